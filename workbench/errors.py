@@ -1,0 +1,45 @@
+"""What a caller can act on: every error of this package names the value, the rule, and the way out."""
+
+from __future__ import annotations
+
+
+class WorkbenchError(Exception):
+    """Base of every error this package raises on purpose; its text is one sentence for a person."""
+
+
+class SettingsError(WorkbenchError, ValueError):
+    """A knob has a value that no DataLoader accepts, or a name that no knob has."""
+
+
+class SourceError(WorkbenchError, ValueError):
+    """The loader handed over cannot be found, rebuilt or shipped to a trial."""
+
+
+class ProbeError(WorkbenchError):
+    """The user's own loader fails with 0 workers, before anything is tuned.
+
+    Attributes:
+        error_type: Name of the user's exception class, or of the signal that ended the probe.
+        traceback_text: The user's traceback as text, ending at their own line; empty when there is none.
+    """
+
+    def __init__(self, message: str, *, error_type: str = "", traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.traceback_text = traceback_text
+
+
+class TrialServerError(WorkbenchError):
+    """The process that runs trials could not be started or has gone away."""
+
+
+class StoreError(WorkbenchError):
+    """The sweep store cannot be opened, read or written; the file is left as it is."""
+
+
+class ExportError(WorkbenchError, ValueError):
+    """Settings cannot be written to, or read from, the file or format asked for."""
+
+
+class SamplesError(WorkbenchError):
+    """Sample data, or a package that reads it, is missing."""

@@ -1,0 +1,1 @@
+"""Fix the file format: layouts, and conversion from any to any."""

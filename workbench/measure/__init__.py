@@ -1,0 +1,1 @@
+"""Measure before you rewrite: isolated trials, memory, statistics, stages, diagnosis and traces."""

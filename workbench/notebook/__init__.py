@@ -1,0 +1,1 @@
+"""What people see: charts, the panel and the offline report."""

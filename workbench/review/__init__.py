@@ -1,0 +1,1 @@
+"""Make the pipeline reviewable: manifests, batch checks, resume tests, samples per second per rank."""

@@ -1,0 +1,1 @@
+"""A stream that resumes exactly, packs, and keeps the device fed."""
