@@ -1,1 +1,56 @@
-"""Loader Workbench."""
+"""Loader Workbench: measure, tune and explain PyTorch data loaders, and say how sure every number is.
+
+Everything public is here under its own name and is loaded when it is first touched, so that `import workbench` costs
+next to nothing and pulls in neither torch nor the notebook's packages.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench import errors, lab, machine, samples
+    from workbench.errors import WorkbenchError
+    from workbench.loaders.settings import LoaderSettings
+    from workbench.loaders.source import LoaderSource
+    from workbench.measure.trial import measure
+    from workbench.notebook.panel import TuningPanel
+    from workbench.notebook.report import write_report
+    from workbench.tuning.export import export, load_settings
+    from workbench.tuning.results import Results, load_results
+    from workbench.tuning.space import SearchSpace
+    from workbench.tuning.sweep import Sweep
+
+_MODULES = ("errors", "lab", "machine", "measure", "samples")  # the room `measure` can be called: it is its function
+_HOMES = {
+    "LoaderSettings": "workbench.loaders.settings",
+    "LoaderSource": "workbench.loaders.source",
+    "Results": "workbench.tuning.results",
+    "SearchSpace": "workbench.tuning.space",
+    "Sweep": "workbench.tuning.sweep",
+    "TuningPanel": "workbench.notebook.panel",
+    "WorkbenchError": "workbench.errors",
+    "export": "workbench.tuning.export",
+    "load_results": "workbench.tuning.results",
+    "load_settings": "workbench.tuning.export",
+    "write_report": "workbench.notebook.report",
+}
+
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"workbench.{name}")
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("loader-workbench")
+    raise AttributeError(f"module 'workbench' has no attribute {name!r}; it has {', '.join(sorted(__all__))}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__", *(name for name in globals() if name.startswith("__"))])
