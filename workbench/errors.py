@@ -43,3 +43,19 @@ class ExportError(WorkbenchError, ValueError):
 
 class SamplesError(WorkbenchError):
     """Sample data, or a package that reads it, is missing."""
+
+
+class LayoutError(WorkbenchError, ValueError):
+    """A data set, shard or name is not what a layout can read or write."""
+
+
+class ConversionError(LayoutError):
+    """A conversion cannot start or go on; nothing was published."""
+
+
+class ManifestError(LayoutError):
+    """A manifest is missing, damaged or does not describe the files beside it."""
+
+
+class BatchCheckError(WorkbenchError, AssertionError):
+    """A batch is not what was expected; the text names sample, field, index and value."""
