@@ -1,0 +1,275 @@
+"""What the charts show is tested exactly, on made-up sweeps; that they can be drawn, in every state of a sweep."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import made_up_sweeps as made_up
+import pytest
+from made_up_sweeps import broken, settings, trial
+
+from workbench.errors import SettingsError, WorkbenchError
+from workbench.notebook import charts, figures, formatting, palette, still, tables, views
+
+STATES = {"full": made_up.photos_like(), "empty": made_up.empty(), "failed": made_up.all_failed()}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (float("nan"), "–"),
+        (0, "0"),
+        (1243.7, "1,240"),
+        (999.7, "1,000"),
+        (0.012345, "0.0123"),
+        (12.34, "12.3"),
+        (123456, "123,000"),
+        (-5.0, "-5.00"),
+    ],
+)
+def test_a_number_has_three_figures(value, text):
+    assert formatting.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0 s"),
+        (0.0042, "4.20 ms"),
+        (0.9996, "1.00 s"),
+        (1.25, "1.25 s"),
+        (59.97, "1 min 0 s"),
+        (125, "2 min 5 s"),
+        (7260, "2 h 1 min"),
+        (3e-6, "3.00 µs"),
+    ],
+)
+def test_a_duration_has_its_best_unit(value, text):
+    assert formatting.seconds(value) == text
+
+
+def test_a_rate_says_how_sure_it_is_and_leaves_out_what_is_not_known():
+    assert formatting.rate(1240, 1203, 1270) == "1,240 samples/s ± 3 %"
+    assert formatting.rate(1240, 1239, 1241) == "1,240 samples/s ± 0.1 %"
+    assert formatting.rate(1240) == "1,240 samples/s"
+    assert formatting.rate(None, 1, 2) == "–"
+    assert formatting.half_width(100, 90, 105) == pytest.approx(0.1)
+
+
+def test_a_settings_has_a_short_name_that_tells_it_apart():
+    assert formatting.short_label(settings(0)) == "0w"
+    full = settings(4, 2, pin_memory=True, persistent_workers=True, multiprocessing_context="spawn", batch_size=8)
+    assert formatting.short_label(full) == "4w p2 pin keep spawn b8"
+
+
+def test_throughput_has_one_line_a_prefetch_depth_with_the_best_at_each_number_of_workers():
+    info = views.throughput_info(made_up.photos_like())
+    assert [line.label for line in info.lines] == ["prefetch 2", "prefetch 4"]
+    assert [[p.settings for p in line.points] for line in info.lines] == [
+        [settings(1, 2), settings(2, 2), settings(4, 2)],
+        [settings(1, 4), settings(2, 4), settings(4, 4)],
+    ]
+    assert info.without_workers.settings == settings(0) == info.current.settings
+    assert info.recommended.settings == settings(4, 2)
+    assert [p.settings for p in info.others] == [
+        settings(2, 2, batch_on_worker=True),
+        settings(4, 2, persistent_workers=True),
+    ]
+    assert [p.status for p in info.unanswered] == ["failed", "over_memory", "timed_out"]
+    assert info.summary == (
+        "fastest: 1,200 samples/s ± 5 % with 4 workers, prefetch 2 (8 batches in flight); "
+        "3 of 12 settings gave no answer"
+    )
+
+
+def test_a_point_carries_the_trials_own_interval():
+    results = made_up.photos_like()
+    for point, result in zip(views.points(results), results.trials, strict=True):
+        assert (point.samples_per_second, point.low, point.high) == (
+            result.samples_per_second,
+            result.samples_per_second_low,
+            result.samples_per_second_high,
+        )
+        assert results.trials[point.key].settings == point.settings
+
+
+def test_a_settings_that_gave_wrong_data_is_not_on_a_line_though_it_has_a_rate():
+    fast_but_wrong = made_up.run(settings(4, 2), 9999)
+    wrong = made_up.TrialResult(
+        settings(4, 2),
+        (made_up.TrialRun(settings(4, 2), "wrong_data", "lost 3 samples", windows=fast_but_wrong.windows),),
+    )
+    info = views.throughput_info(made_up.MadeUpResults((trial(settings(2, 2), 100), wrong)))
+    assert [p.settings for line in info.lines for p in line.points] == [settings(2, 2)]
+    assert [p.reason for p in info.unanswered] == ["lost 3 samples"]
+    assert views.memory_info(made_up.MadeUpResults((wrong,))).front == ()
+
+
+def test_the_front_is_what_nothing_beats_in_both():
+    results = made_up.MadeUpResults(
+        (
+            trial(settings(0), 100, megabytes=100),
+            trial(settings(1, 2), 90, megabytes=150),
+            trial(settings(2, 2), 200, megabytes=200),
+            trial(settings(2, 4), 200, megabytes=200),
+            trial(settings(4, 2), 150, megabytes=300),
+            trial(settings(4, 4), 300, megabytes=400),
+            broken(settings(8, 2), "over_memory", "900 MB passes 800 MB", megabytes=900),
+            broken(settings(8, 4), "failed", "died"),
+        )
+    )
+    info = views.memory_info(results, limit_bytes=800)
+    assert [p.settings for p in info.front] == [settings(0), settings(2, 2), settings(4, 4)]
+    assert [p.settings for p in info.dominated] == [settings(1, 2), settings(2, 4), settings(4, 2)]
+    assert [p.settings for p in info.unanswered] == [settings(8, 2)]
+    assert (info.unplaced, info.limit_bytes) == (1, 800)
+    assert info.summary == "along the front, 300 MB more memory buys 3.0 times the rate"
+
+
+def test_the_heat_map_shows_the_best_of_each_pair_and_knows_impossible_pairs():
+    info = views.heatmap_info(made_up.photos_like())
+    assert info.x_values == (0, 1, 2, 4, 8)
+    assert info.y_values == (None, 2, 4)
+    rates = [
+        [cell and cell.samples_per_second and round(cell.samples_per_second) for cell in row] for row in info.cells
+    ]
+    assert rates == [[400, None, None, None, None], [None, 380, 800, 1200, None], [None, 384, 820, 1180, None]]
+    assert info.cells[1][4].status == "over_memory"
+    assert info.impossible == {(1, 0), (2, 0), (0, 1), (0, 2), (0, 3), (0, 4)}
+    assert info.summary.startswith("9 of 9 pairs tried")
+
+
+def test_the_heat_map_takes_any_two_knobs_and_refuses_others():
+    info = views.heatmap_info(made_up.photos_like(), "batch_on_worker", "multiprocessing_context")
+    assert (info.x_values, info.y_values) == ((False, True), (None, "spawn"))
+    with pytest.raises(SettingsError, match="'workers' is no knob"):
+        views.heatmap_info(made_up.photos_like(), "workers")
+    with pytest.raises(SettingsError, match="two different knobs"):
+        views.heatmap_info(made_up.photos_like(), "num_workers", "num_workers")
+
+
+def test_waits_are_summed_up_by_workers_and_tell_kept_workers_from_new_ones():
+    info = views.first_batch_info(made_up.photos_like())
+    by_label = {series.label: series.waits for series in info.series}
+    assert list(by_label) == ["first batch", "epoch edge, new workers", "epoch edge, workers kept"]
+    four = by_label["first batch"][-1]
+    assert (four.workers, four.median_seconds, four.shortest_seconds, four.longest_seconds, four.settings) == (
+        4,
+        0.8,
+        0.8,
+        0.9,
+        3,
+    )
+    assert [(w.workers, w.median_seconds) for w in by_label["epoch edge, workers kept"]] == [(4, 0.02)]
+
+
+def test_waits_of_several_start_methods_are_told_apart():
+    results = made_up.MadeUpResults(
+        (
+            trial(settings(2, 2, multiprocessing_context="fork"), 100, first=0.2),
+            trial(settings(2, 2, multiprocessing_context="spawn"), 100, first=3.0),
+        )
+    )
+    labels = [series.label for series in views.first_batch_info(results).series]
+    assert labels[:2] == ["first batch, fork", "first batch, spawn"]
+
+
+def test_hover_text_states_units_interval_and_escapes_the_users_words():
+    results = made_up.photos_like()
+    lines = views.hover_lines(results.trials[3])
+    low, high = results.trials[3].samples_per_second_low, results.trials[3].samples_per_second_high
+    assert lines == (
+        "<b>4 workers, prefetch 2 (8 batches in flight)</b>",
+        f"1,200 samples/s ± 5 % (95 %: {formatting.interval(low, high)})",
+        "780 MB peak memory, shared pages once",
+        "first batch 800 ms · epoch edge 700 ms",
+    )
+    failed = "<br>".join(views.hover_lines(results.trials[9]))
+    assert "failed: Can&#x27;t pickle &lt;lambda&gt;" in failed and "<lambda>" not in failed
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("name", charts.VIEWS)
+@pytest.mark.parametrize("theme", palette.THEMES)
+def test_every_chart_draws_in_every_state_of_a_sweep(state, name, theme):
+    figure = getattr(charts, name)(STATES[state], theme=theme)
+    assert isinstance(figure, charts.Chart)
+    assert figure.layout.paper_bgcolor == "rgba(0,0,0,0)"
+    info = charts.VIEWS[name].info(STATES[state])
+    picture = still.svg(charts.VIEWS[name].figure(info, palette.THEMES[theme]), title_id=f"t-{name}")
+    root = ElementTree.fromstring(picture)
+    assert root.attrib["role"] == "img" and root[0].text
+    assert "nan" not in picture.lower()
+
+
+def test_the_figure_draws_what_the_record_says():
+    info = views.throughput_info(made_up.photos_like())
+    figure = figures.throughput_figure(info, palette.LIGHT)
+    by_name = {trace["name"]: trace for trace in figure["data"]}
+    assert set(by_name) == {
+        "prefetch 2",
+        "prefetch 4",
+        "other knobs changed",
+        "0 workers",
+        "your settings now",
+        "recommended",
+        "no answer",
+    }
+    line = by_name["prefetch 2"]
+    shown = [info.without_workers, *info.lines[0].points]
+    assert line["y"] == [p.samples_per_second for p in shown]
+    assert line["customdata"] == [p.key for p in shown]
+    assert line["error_y"]["array"][1:] == [p.high - p.samples_per_second for p in shown[1:]]
+    assert by_name["recommended"]["customdata"] == [info.recommended.key]
+    assert by_name["no answer"]["marker"]["symbol"] == ["x", "triangle-up", "hourglass"]
+
+
+def test_lines_differ_in_colour_marker_and_dash_beyond_the_palette():
+    looks = {(palette.colour(i), palette.marker(i), palette.dash(i)) for i in range(12)}
+    assert len(looks) == 12
+    assert len({palette.marker(i) for i in range(6)}) == len({palette.dash(i) for i in range(6)}) == 6
+
+
+def test_what_is_being_measured_is_marked():
+    running = views.Running(settings(2, 2), 512.0)
+    figure = figures.throughput_figure(views.throughput_info(made_up.empty(), running), palette.LIGHT)
+    (trace,) = figure["data"]
+    assert (trace["name"], trace["x"], trace["y"]) == ("measuring now", [2], [512.0])
+
+
+def test_a_chart_that_is_shown_offers_no_upload(monkeypatch):
+    shown = []
+    monkeypatch.setattr("plotly.io.show", lambda figure, *args, **kwargs: shown.append(kwargs["config"]))
+    charts.throughput(made_up.photos_like())._ipython_display_()
+    (config,) = shown
+    assert config["plotlyServerURL"] == "" and "sendChartToCloud" in config["modeBarButtonsToRemove"]
+
+
+def test_an_unknown_theme_is_refused():
+    with pytest.raises(WorkbenchError, match="theme='sepia' is not known; choose from light, dark, auto"):
+        charts.throughput(made_up.empty(), theme="sepia")
+
+
+def test_the_table_has_a_caption_scopes_badges_and_reasons_and_escapes_everything():
+    table = tables.html_table(made_up.photos_like(), caption="12 <settings>", selected=3)
+    root = ElementTree.fromstring(table.replace("&nbsp;", " "))
+    assert root.find("caption").text == "12 <settings>"
+    rows = root.findall("tbody/tr")
+    assert len(rows) == 12
+    assert "".join(rows[0].find("th").itertext()) == "4 workers, prefetch 2 (8 batches in flight) recommended"
+    assert rows[0].attrib["aria-selected"] == "true"
+    assert all(row.find("th").attrib["scope"] == "row" for row in rows)
+    told = ["".join(row.find("td").itertext()) for row in rows[-3:]]
+    assert told[0].startswith("failed Can't pickle <lambda>")
+    assert told[1] == "over the memory limit 1.6 GB at 3 s passes the limit of 1.5 GB; allow more"
+    assert re.search(r"your settings</span></th><td>400 ± 5 %</td>", table)
+
+
+def test_a_long_table_says_what_it_leaves_out():
+    table = tables.html_table(made_up.photos_like(), limit=5)
+    assert table.count("<tr") == 1 + 5 + 1 and "and 7 more" in table
+    assert tables.text_table(made_up.photos_like(), limit=5).endswith("and 7 more")
+    assert "Nothing measured yet" in tables.html_table(made_up.empty())

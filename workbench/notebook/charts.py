@@ -1,0 +1,99 @@
+"""Charts of a sweep: `throughput(results)` and its sisters are figures, `throughput_info(results)` what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+
+from workbench.errors import WorkbenchError
+from workbench.notebook import figures, palette
+from workbench.notebook.views import (
+    first_batch_info,
+    heatmap_info,
+    memory_info,
+    pareto,
+    points,
+    throughput_info,
+)
+
+__all__ = [
+    "VIEWS",
+    "Chart",
+    "View",
+    "first_batch",
+    "first_batch_info",
+    "heatmap",
+    "heatmap_info",
+    "memory",
+    "memory_info",
+    "pareto",
+    "points",
+    "throughput",
+    "throughput_info",
+]
+
+
+class Chart(go.Figure):
+    """A plotly figure that asks nothing of the network: its toolbar has no button that uploads the data."""
+
+    def show(self, *args: Any, **kwargs: Any) -> Any:
+        """Show the figure as plotly does, without logo and upload button."""
+        return super().show(*args, **{"config": palette.CONFIG, **kwargs})
+
+    def _ipython_display_(self) -> None:
+        self.show()
+
+
+@dataclass(frozen=True)
+class View:
+    """One chart by name: its title, what it shows for some results, and how that is drawn."""
+
+    title: str
+    info: Callable[..., Any]
+    figure: Callable[..., figures.Figure]
+
+
+VIEWS = {
+    "throughput": View("Throughput", throughput_info, figures.throughput_figure),
+    "memory": View("Memory", memory_info, figures.memory_figure),
+    "heatmap": View("Heat map", heatmap_info, figures.heatmap_figure),
+    "first_batch": View("Starting", first_batch_info, figures.first_batch_figure),
+}
+
+
+def throughput(results: Any, *, theme: str = "auto") -> Chart:
+    """Throughput against workers, one line a prefetch depth, with 95 % intervals.
+
+    Args:
+        results: What `Sweep.run` or `load_results` gave.
+        theme: "light", "dark", or "auto" for inks that read on both.
+    """
+    return Chart(figures.throughput_figure(throughput_info(results), _theme(theme)))
+
+
+def memory(results: Any, *, limit_bytes: int | None = None, theme: str = "auto") -> Chart:
+    """Memory against throughput, with the Pareto front; `limit_bytes` is drawn as a line."""
+    return Chart(figures.memory_figure(memory_info(results, limit_bytes), _theme(theme)))
+
+
+def heatmap(results: Any, x: str = "num_workers", y: str = "prefetch_factor", *, theme: str = "auto") -> Chart:
+    """The best rate for each pair of values of the knobs `x` and `y`.
+
+    Raises:
+        SettingsError: If `x` or `y` is no knob, or both are the same.
+    """
+    return Chart(figures.heatmap_figure(heatmap_info(results, x, y), _theme(theme)))
+
+
+def first_batch(results: Any, *, theme: str = "auto") -> Chart:
+    """Seconds until the first batch and at the edge of an epoch, against workers."""
+    return Chart(figures.first_batch_figure(first_batch_info(results), _theme(theme)))
+
+
+def _theme(name: str) -> palette.Theme:
+    if name not in palette.THEMES:
+        raise WorkbenchError(f"theme={name!r} is not known; choose from {', '.join(palette.THEMES)}")
+    return palette.THEMES[name]

@@ -1,0 +1,285 @@
+"""The report: one HTML page that needs no network, and a Markdown summary that a pull request can hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import ExportError
+from workbench.machine import format_bytes
+from workbench.notebook import formatting, palette, still, tables, views
+from workbench.notebook.charts import VIEWS
+from workbench.notebook.palette import STATUS_WORDS
+
+NO_RECOMMENDATION = "No recommendation"
+EVIDENCE_TRIALS = 12  # the fastest settings get their starts listed; the others are in the table
+MOST_ROWS = 400
+
+
+def write_report(results: Any, path: str | Path) -> Path:
+    """Write the whole sweep as one self-contained HTML page and return its path.
+
+    The page holds plotly.js, every chart, the table, the recommendation, its evidence and where the numbers come from;
+    it asks nothing of the network, follows light and dark, and prints.
+
+    Args:
+        results: What `Sweep.run` or `load_results` gave.
+        path: File to write; it is replaced as a whole or not at all.
+
+    Raises:
+        ExportError: If the file cannot be written.
+    """
+    target = Path(path)
+    part = target.with_name(target.name + ".part")
+    try:
+        part.write_text(render(results), encoding="utf-8")
+        part.replace(target)
+    except OSError as error:
+        part.unlink(missing_ok=True) if part.parent.is_dir() else None
+        raise ExportError(
+            f"cannot write the report to {str(target)!r}: {error.strerror or error}; give a path in a folder that "
+            "exists and that you may write to"
+        ) from error
+    return target
+
+
+def render(results: Any) -> str:
+    """The HTML page of `write_report` as text, about 5 MB, nearly all of it plotly.js."""
+    import plotly.offline
+
+    title = f"Loader settings: {_name(results)}"
+    figures = {name: _themed(view, results) for name, view in VIEWS.items()}
+    css = static_text("style.css") + static_text("report.css").replace("FONT", palette.FONT)
+    body = "".join(
+        (
+            _header(title, results),
+            _verdict(results),
+            _numbers(results),
+            "<h2>Charts</h2>" + _chart_boxes(results),
+            "<h2>Every settings</h2>" + _table(results),
+            "<h2>Evidence</h2>" + _evidence(results),
+            _failures(results),
+            "<h2>Where these numbers come from</h2>" + _provenance(results),
+        )
+    )
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{css}</style></head>'
+        f'<body class="wb"><main>{body}</main><script>{plotly.offline.get_plotlyjs()}</script>'
+        f'<script type="application/json" id="wb-figures">{_script_json(figures)}</script>'
+        f'<script type="application/json" id="wb-config">{_script_json(palette.CONFIG)}</script>'
+        f"<script>{static_text('report.js')}</script></body></html>"
+    )
+
+
+def markdown(results: Any) -> str:
+    """The sweep in Markdown: recommendation, table, reasons, provenance; short enough for a pull request."""
+    best = _best_trial(results)
+    lines = [f"### Loader settings: {_name(results)}", "", recommendation_text(results), ""]
+    if best is not None:
+        lines += ["```python", f"DataLoader(dataset, {_keywords(best.settings)})", "```", ""]
+    facts = "; ".join(f"{name}: {text}" for name, text in provenance(results))
+    return "\n".join([*lines, tables.markdown_table(results), "", f"<sub>{escape(facts)}</sub>", ""])
+
+
+def recommendation_text(results: Any) -> str:
+    """The recommendation in words, or why there is none."""
+    told = getattr(results, "recommendation", "")
+    if told:
+        return told
+    reason = getattr(results, "reason", "")
+    return f"{NO_RECOMMENDATION}: {reason}" if reason else f"{NO_RECOMMENDATION}: nothing was measured."
+
+
+def provenance(results: Any) -> list[tuple[str, str]]:
+    """(name, text) pairs that say where, when and on what the numbers were measured; unknown ones are left out."""
+    started = [run.started_at for trial in views.trials(results) for run in trial.runs if run.started_at]
+    facts = [("measured", _span(min(started), max(started)))] if started else []
+    every = views.trials(results)
+    runs = sum(len(trial.runs) for trial in every)
+    facts.append(
+        ("trials", f"{formatting.count(len(every), 'settings', 'settings')}, {formatting.count(runs, 'start')}")
+    )
+    machine = getattr(results, "machine", None) or {}
+    facts += [
+        (name.removesuffix("_bytes").replace("_", " "), _machine_text(name, value))
+        for name, value in machine.items()
+        if value is not None
+    ]
+    return facts + _probe_facts(getattr(results, "probe", None))
+
+
+def static_text(name: str) -> str:
+    """The text of one of the package's own scripts and style sheets."""
+    return resources.files("workbench.notebook").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _header(title: str, results: Any) -> str:
+    when = next((text for name, text in provenance(results) if name == "measured"), "")
+    return (
+        f"<header><h1>{escape(title)}</h1><p>{escape('Measured ' + when if when else 'Nothing measured')}</p></header>"
+    )
+
+
+def _verdict(results: Any) -> str:
+    best = _best_trial(results)
+    head = best.settings.describe() if best is not None else NO_RECOMMENDATION
+    text = recommendation_text(results).removeprefix(f"{NO_RECOMMENDATION}: ")
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line.strip())
+    state = "" if best is not None else " wb-none"
+    return (
+        f'<section class="wb-verdict{state}" aria-label="Recommendation"><strong>{escape(head)}</strong>'
+        f"{paragraphs}</section>"
+    )
+
+
+def _numbers(results: Any) -> str:
+    best = _best_trial(results)
+    if best is None:
+        return ""
+    estimate = best.estimate
+    rate = (
+        formatting.rate(estimate.samples_per_second, estimate.low, estimate.high, "")
+        if estimate
+        else formatting.UNKNOWN
+    )
+    shown = (
+        (rate.replace("  ", " "), "samples/s, 95 % interval"),
+        (format_bytes(best.peak_pss_bytes), "peak memory, shared pages counted once"),
+        (formatting.seconds(best.first_batch_seconds), "to the first batch"),
+        (formatting.seconds(best.epoch_edge_seconds), "between epochs"),
+    )
+    boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>" for value, meaning in shown)
+    return f'<div class="wb-numbers">{boxes}</div>'
+
+
+def _themed(view: Any, results: Any) -> dict[str, Any]:
+    info = view.info(results)
+    return {name: view.figure(info, palette.THEMES[name]) for name in ("light", "dark")}
+
+
+def _chart_boxes(results: Any) -> str:
+    boxes = []
+    for name, view in VIEWS.items():
+        picture = still.svg(view.figure(view.info(results), palette.EITHER), title_id=f"wb-title-{name}")
+        boxes.append(
+            f'<div class="wb-chart" id="wb-chart-{name}" role="group" aria-label="Chart: {view.title}">{picture}</div>'
+        )
+    return f'<div class="wb-charts">{"".join(boxes)}</div>'
+
+
+def _table(results: Any) -> str:
+    caption = "Recommended first, then by rate. ± and intervals are at 95 %, over separate starts of the loader."
+    table = tables.html_table(results, caption=caption, limit=MOST_ROWS)
+    return f'<div class="wb-scroll" tabindex="0" role="region" aria-label="Every settings">{table}</div>'
+
+
+def _evidence(results: Any) -> str:
+    answered = [trial for _, trial in tables.ordered(results) if trial.estimate is not None and trial.status == "ok"]
+    if not answered:
+        return "<p>No settings gave a rate.</p>"
+    parts = [f"<p>{escape(_how_measured(results))}</p>"]
+    parts += [trial_evidence(trial) for trial in answered[:EVIDENCE_TRIALS]]
+    return "".join(parts)
+
+
+def trial_evidence(trial: Any) -> str:
+    """One trial's starts and windows as a closed `<details>` with a table."""
+    rows = []
+    for number, run in enumerate(trial.runs, 1):
+        rates = ", ".join(formatting.number(window.samples_per_second) for window in run.windows)
+        notes = "; ".join(
+            (*(["cold files"] if run.cold else []), *(["other programs ran"] if run.noisy else []), *run.notes)
+        )
+        cells = (
+            rates or formatting.UNKNOWN,
+            formatting.seconds(run.first_batch_seconds),
+            format_bytes(run.memory.peak_pss_bytes),
+            notes or STATUS_WORDS[run.status],
+        )
+        rows.append(
+            f'<tr><th scope="row">start {number}</th>' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+        )
+    estimate = trial.estimate
+    told = formatting.rate(estimate.samples_per_second, estimate.low, estimate.high) if estimate else trial.status
+    heads = "".join(
+        f'<th scope="col">{h}</th>' for h in ("start", "samples/s by window", "first batch", "memory", "notes")
+    )
+    return (
+        f"<details><summary>{escape(trial.settings.describe())}: {escape(told)}</summary>"
+        f'<div class="wb-scroll"><table class="wb-table wb-windows"><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div></details>"
+    )
+
+
+def _failures(results: Any) -> str:
+    broken = [trial for _, trial in tables.ordered(results) if trial.status != "ok"]
+    if not broken:
+        return ""
+    parts = []
+    for trial in broken:
+        text = "\n".join(run.traceback_text or run.output_tail for run in trial.runs).strip()
+        more = f"<pre>{escape(text)}</pre>" if text else ""
+        head = f'{escape(trial.settings.describe())}: <span class="wb-failed">{STATUS_WORDS[trial.status]}</span>'
+        parts.append(f"<details><summary>{head}</summary><p>{escape(trial.reason)}</p>{more}</details>")
+    return "<h2>Settings without an answer</h2>" + "".join(parts)
+
+
+def _provenance(results: Any) -> str:
+    pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in provenance(results))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in getattr(getattr(results, "probe", None), "notes", ()))
+    return f'<dl class="wb-facts">{pairs}</dl>' + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def _how_measured(results: Any) -> str:
+    starts = sorted(len(trial.runs) for trial in views.trials(results) if trial.status == "ok")
+    span = f"{starts[0]} to {starts[-1]}" if starts[0] != starts[-1] else str(starts[0])
+    return (
+        f"Each settings ran in processes of its own, {span} times. A start's rate counts steady windows only; the "
+        "interval covers how far separate starts lie apart, which is more than one start alone would show."
+    )
+
+
+def _probe_facts(probe: Any) -> list[tuple[str, str]]:
+    if probe is None:
+        return []
+    facts = [("batch", probe.batch_structure)]
+    if probe.samples_per_batch is not None:
+        facts.append(("samples a batch", f"{probe.samples_per_batch:,} ({probe.samples_evidence})"))
+    facts.append(("bytes a batch", format_bytes(probe.batch_bytes)))
+    if probe.epoch_samples is not None:
+        facts.append(("samples an epoch", f"{probe.epoch_samples:,}"))
+    return facts
+
+
+def _best_trial(results: Any) -> Any:
+    best = getattr(results, "best", None)
+    return next((trial for trial in views.trials(results) if best is not None and trial.settings == best), None)
+
+
+def _name(results: Any) -> str:
+    return getattr(results, "name", None) or "sweep"
+
+
+def _keywords(settings: Any) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in settings.loader_kwargs().items())
+
+
+def _machine_text(name: str, value: Any) -> str:
+    return format_bytes(value) if name.endswith("bytes") and isinstance(value, int) else str(value)
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _span(first: float, last: float) -> str:
+    return _date(first) if _date(first) == _date(last) else f"{_date(first)} to {_date(last)}"
+
+
+def _script_json(value: Any) -> str:
+    return json.dumps(value).replace("<", "\\u003c")
