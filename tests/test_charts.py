@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ElementTree
 
-import made_up_sweeps as made_up
 import pytest
-from made_up_sweeps import broken, settings, trial
 
+from tests import made_up_sweeps as made_up
+from tests.made_up_sweeps import broken, settings, trial
 from workbench.errors import SettingsError, WorkbenchError
 from workbench.notebook import charts, figures, formatting, palette, still, tables, views
 

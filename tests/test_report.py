@@ -6,9 +6,9 @@ import json
 import re
 from html.parser import HTMLParser
 
-import made_up_sweeps as made_up
 import pytest
 
+from tests import made_up_sweeps as made_up
 from workbench.errors import ExportError
 from workbench.notebook import report
 
