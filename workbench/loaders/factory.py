@@ -1,0 +1,149 @@
+"""How a loader factory is called: which knobs its signature names, and with which values it may be called."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.errors import SettingsError, SourceError
+from workbench.loaders.settings import KNOBS, LoaderSettings
+
+REQUIRED = inspect.Parameter.empty
+
+
+class Unknown:
+    """A default that cannot be told without running the user's code."""
+
+
+@dataclass(frozen=True)
+class FactorySignature:
+    """What a factory can be called with.
+
+    Attributes:
+        defaults: Default of every parameter that can be passed by name; `REQUIRED` or `Unknown` where there is none.
+        takes_all: Whether it also takes names it does not list (`**kw`).
+        unfillable: Parameters that must be given but are no knobs.
+    """
+
+    defaults: Mapping[str, Any]
+    takes_all: bool = False
+    unfillable: tuple[str, ...] = ()
+
+    def names(self, knob: str) -> bool:
+        """Whether the factory lists the knob among its parameters."""
+        return knob in self.defaults
+
+    def accepts(self, knob: str) -> bool:
+        """Whether the factory can be called with the knob.
+
+        `batch_on_worker` is not an argument of DataLoader, so `**kw` does not take it.
+        """
+        return self.names(knob) or (self.takes_all and knob != "batch_on_worker")
+
+
+def signature_of(factory: Callable, name: str) -> FactorySignature:
+    """The signature of a callable.
+
+    Raises:
+        SourceError: If it cannot be read, or asks for something that is no knob.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (ValueError, TypeError):
+        raise SourceError(
+            f"the signature of {name} cannot be read; wrap it in a function that names its knobs"
+        ) from None
+    by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    missing = [p.name for p in by_name if p.default is REQUIRED and p.name not in KNOBS]
+    missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED]
+    return _checked(
+        FactorySignature(
+            {p.name: p.default for p in by_name},
+            any(p.kind is p.VAR_KEYWORD for p in parameters),
+            tuple(missing),
+        ),
+        name,
+    )
+
+
+def signature_from_syntax(function: ast.FunctionDef, name: str) -> FactorySignature:
+    """The signature of a function definition that has not been executed; as `signature_of`."""
+    spec = function.args
+    listed = [a.arg for a in spec.posonlyargs + spec.args]
+    defaults: dict[str, Any] = dict.fromkeys(listed, REQUIRED)
+    defaults |= dict(zip(reversed(listed), map(_literal, reversed(spec.defaults)), strict=False))
+    defaults |= {
+        a.arg: REQUIRED if d is None else _literal(d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    }
+    positional = {a.arg for a in spec.posonlyargs}
+    missing = [n for n, d in defaults.items() if d is REQUIRED and (n not in KNOBS or n in positional)]
+    by_name = {n: d for n, d in defaults.items() if n not in positional}
+    return _checked(FactorySignature(by_name, spec.kwarg is not None, tuple(missing)), name)
+
+
+def arguments_for(signature: FactorySignature, settings: LoaderSettings, name: str) -> dict[str, Any]:
+    """Keyword arguments with which the factory builds a loader under `settings`.
+
+    A knob that the factory lists is always said, so that a default of its own (`prefetch_factor=4`) cannot meet a
+    number of workers it does not go with; what means nothing for these settings is said as None or False.
+
+    Raises:
+        SourceError: If the factory asks for a `batch_size` and the settings have none.
+    """
+    spoken = settings.loader_kwargs()
+    arguments = {knob: value for knob, value in spoken.items() if signature.takes_all or signature.names(knob)}
+    for knob, value in settings.as_dict().items():
+        if not signature.names(knob):
+            continue
+        default = signature.defaults[knob]
+        if value is None and knob == "batch_size":
+            if default is REQUIRED:
+                raise SourceError(f"{name} asks for batch_size and the settings have none; give batch_size a default")
+        elif value is None and knob == "multiprocessing_context" and settings.num_workers and default is not REQUIRED:
+            continue  # None keeps what the factory has
+        else:
+            arguments[knob] = value
+    return arguments
+
+
+def unheard(signature: FactorySignature, settings: LoaderSettings) -> dict[str, Any]:
+    """Knobs that the settings turn and the factory cannot be called with; `batch_on_worker` is not among them."""
+    neutral = LoaderSettings(num_workers=settings.num_workers).as_dict()
+    return {
+        knob: value
+        for knob, value in settings.as_dict().items()
+        if knob != "batch_on_worker"
+        and not signature.accepts(knob)
+        and (knob == "num_workers" or value != neutral[knob])
+    }
+
+
+def default_settings(signature: FactorySignature) -> LoaderSettings | None:
+    """The settings that a call without arguments means; None when the signature does not tell the workers."""
+    defaults = {k: v for k, v in signature.defaults.items() if k in KNOBS and k != "batch_size"}
+    if "num_workers" not in defaults or any(v is REQUIRED or v is Unknown for v in defaults.values()):
+        return None
+    try:
+        return LoaderSettings(**defaults)
+    except SettingsError:
+        return None
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError):
+        return Unknown
+
+
+def _checked(signature: FactorySignature, name: str) -> FactorySignature:
+    if signature.unfillable:
+        listed = ", ".join(signature.unfillable)
+        raise SourceError(
+            f"{name} cannot be called with knobs alone: it also asks for {listed}; give that a default, or hand over "
+            f"functools.partial(..., {signature.unfillable[0]}=...)"
+        )
+    return signature
