@@ -40,13 +40,18 @@ def checked_key(key: object) -> str:
 
 
 def escape_key(key: str) -> str:
-    """``key`` without dots: WebDataset cuts a member's name at its first dot, so ``a.b`` would lose ``.b``."""
-    return key.replace("%", "%25").replace(".", "%2E")
+    """``key`` so that WebDataset takes all of it for the name.
+
+    It cuts a member's name at the first dot after the last slash, and skips members under folders named ``__x__``.
+    """
+    folder, slash, last = key.replace("%", "%25").rpartition("/")
+    escaped = folder + slash + last.replace(".", "%2E")
+    return "%5F" + escaped[1:] if escaped.startswith("__") else escaped
 
 
 def unescape_key(name: str) -> str:
     """What ``escape_key`` was given."""
-    return name.replace("%2E", ".").replace("%25", "%")
+    return name.replace("%5F", "_").replace("%2E", ".").replace("%25", "%") if "%" in name else name
 
 
 def first_duplicate(keys: Iterable[str]) -> str | None:
@@ -57,3 +62,25 @@ def first_duplicate(keys: Iterable[str]) -> str | None:
             return key
         seen.add(key)
     return None
+
+
+def split_member(path: str) -> tuple[str, str]:
+    """Name and field of a file by WebDataset's rule: the field begins after the first dot of the last part.
+
+    >>> split_member("a.b/cat.seg.png")
+    ('a.b/cat', 'seg.png')
+    """
+    folder, slash, last = path.rpartition("/")
+    stem, _, suffix = last.partition(".")
+    return folder + slash + stem, suffix
+
+
+def checked_suffixes(key: str, suffixes: Iterable[str]) -> None:
+    """Refuse two fields of one sample that would be one file, or one field in WebDataset (it lowers letters).
+
+    Raises:
+        LayoutError: Names the sample and the field.
+    """
+    clash = first_duplicate(suffix.lower() for suffix in suffixes)
+    if clash is not None:
+        raise LayoutError(f"Sample {key!r} has the field {clash!r} twice (upper and lower case are one): rename one.")

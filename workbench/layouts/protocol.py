@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Sample = dict[str, Any]
-"""One sample: field name -> value (bytes, str, number, list, dict or numpy array), its name under ``KEY``."""
+"""Field name -> value (bytes, str, number, list, dict or numpy array); the name is under ``KEY`` where it has one."""
 
 KEY = "__key__"
 """The field that holds a sample's name, as in WebDataset."""

@@ -6,10 +6,15 @@ from itertools import islice
 from pathlib import Path
 
 from workbench.errors import LayoutError
+from workbench.layouts.files import FilesLayout
+from workbench.layouts.parquet import ParquetLayout
 from workbench.layouts.protocol import Layout
+from workbench.layouts.tar import TarLayout
 from workbench.layouts.tokens import TokensLayout
 
-LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in (TokensLayout(),)}
+LAYOUTS: dict[str, Layout] = {
+    layout.name: layout for layout in (FilesLayout(), TarLayout(), ParquetLayout(), TokensLayout())
+}
 
 SUFFIXES = {".tar": "tar", ".parquet": "parquet", ".npy": "tokens", ".bin": "tokens"}
 """A file's last suffix -> the layout that it is a shard of."""

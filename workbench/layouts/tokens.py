@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -136,7 +137,7 @@ class TokenShard:
 
     def samples(self, start: int = 0) -> Iterator[Sample]:
         borders = self.borders[start:].tolist()
-        for row, (begin, end) in enumerate(zip(borders, borders[1:], strict=False), start):
+        for row, (begin, end) in enumerate(pairwise(borders), start):
             yield {KEY: numbered_key(self._name, row), TOKENS_FIELD: np.array(self.tokens[begin:end])}
 
     def blocks(self, length: int, start: int = 0, stride: int | None = None) -> Iterator[np.ndarray]:
@@ -280,7 +281,7 @@ def checked_ids(sample: Sample, row: int, options: TokenOptions) -> np.ndarray:
         return np.empty(0, np.uint16)
     if ids.dtype.kind not in "ui" or ids.ndim != 1:
         raise LayoutError(
-            f"Field {options.field!r} of {where} is {ids.dtype} of {ids.ndim} dimensions: ids are a flat list of integers."
+            f"Field {options.field!r} of {where} is {ids.dtype} of {ids.ndim} dimensions: ids are a flat list."
         )
     _refuse_first(ids, ids < 0, where, "ids start at 0", "check the tokenizer")
     if options.vocab_size is not None:
