@@ -1,0 +1,76 @@
+"""One updating line that shows how far a sweep is, in a terminal or a notebook."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from typing import Any
+
+from workbench.measure.result import TrialResult
+from workbench.tuning.control import Event
+
+SECONDS_BETWEEN_LINES_IN_A_FILE = 10.0  # where a line cannot be rewritten, each update is a new one
+
+
+class ProgressLine:
+    """A progress bar fed with a sweep's events; `__call__` is for the sweep's thread, `draw` for the caller's."""
+
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._bar: Any = None
+        self._fastest: TrialResult | None = None
+
+    def __call__(self, event: Event) -> None:
+        if event["kind"] in ("phase", "plan", "run_started", "run_finished", "state"):
+            self._events.put(event)
+
+    def draw(self) -> None:
+        """Shows what has come in since the last call."""
+        if self._bar is None:
+            self._bar = _new_bar()
+        while not self._events.empty():
+            self._take(self._events.get())
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Leaves the last state standing."""
+        if self._bar is not None:
+            self.draw()
+            self._bar.close()
+
+    def _take(self, event: Event) -> None:
+        kind = event["kind"]
+        if kind == "phase" and event.get("phase") in ("starting", "probing"):
+            self._bar.set_description_str(event["phase"], refresh=False)
+        elif kind == "state" and event["state"] in ("paused", "stopping"):
+            self._bar.set_description_str(event["state"], refresh=False)
+        elif kind == "run_started":
+            self._bar.set_description_str(event["settings"].describe(), refresh=False)
+        elif kind == "run_finished":
+            self._bar.n = event["runs_done"]
+            self._bar.total = event["runs_done"] + event["runs_left"]
+            self._show_fastest(event["trial"])
+
+    def _show_fastest(self, trial: TrialResult) -> None:
+        rate, best = trial.samples_per_second, self._fastest.samples_per_second if self._fastest else None
+        if trial.status != "ok" or rate is None:
+            return
+        if best is None or rate > best or (self._fastest and self._fastest.settings == trial.settings):
+            self._fastest = trial
+            self._bar.set_postfix_str(
+                f"fastest {rate:,.0f} samples/s with {trial.settings.num_workers} workers", refresh=False
+            )
+
+
+def _new_bar() -> Any:
+    from tqdm.auto import tqdm
+
+    rewritable = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return tqdm(
+        total=None,
+        unit="run",
+        leave=True,
+        dynamic_ncols=True,
+        mininterval=0.3 if rewritable else SECONDS_BETWEEN_LINES_IN_A_FILE,
+        bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}] {postfix}",
+    )

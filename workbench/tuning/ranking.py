@@ -1,0 +1,168 @@
+"""Who wins: settings ordered by what they are worth, ties decided for the cheapest. Pure functions of trial results."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import Probe
+from workbench.measure.result import TrialResult
+from workbench.measure.statistics import RateEstimate
+from workbench.tuning.trials import surely_slower
+
+EQUAL_WITHIN = 0.02  # rates within 2 % are practically equal, however narrow their intervals
+# Further than this below the leader a setting is not preferred for being cheap, however wide the intervals are.
+TIED_AT_MOST_BELOW = 0.10
+MEMORY_NOISE = 0.05  # two peaks of PSS within 5 % are one
+MEMORY_WORTH_A_CHANGE = 0.10  # saves this much before the current settings are given up for memory alone
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The order of a sweep's settings.
+
+    Attributes:
+        order: Results that count, the recommended one first.
+        fastest: The result with the highest rate, None when nothing counts.
+        tied: Results as good as the fastest, itself included, without the recommended one.
+        unsettled: Results of which it is not known whether they are faster than the recommended one.
+        kept_current: True when the current settings are recommended since no gain over them is certain.
+    """
+
+    order: tuple[TrialResult, ...] = ()
+    fastest: TrialResult | None = None
+    tied: tuple[TrialResult, ...] = ()
+    unsettled: tuple[TrialResult, ...] = ()
+    kept_current: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Entrant:
+    trial: TrialResult
+    worth: RateEstimate
+
+    @property
+    def settings(self) -> LoaderSettings:
+        return self.trial.settings
+
+    @property
+    def rate(self) -> float:
+        return self.worth.samples_per_second
+
+    @property
+    def memory_bytes(self) -> int | None:
+        return self.trial.peak_pss_bytes
+
+
+def counts(trial: TrialResult) -> bool:
+    """Whether this result may win: it ran without fault and has a rate."""
+    return trial.status == "ok" and trial.estimate is not None
+
+
+def worths(trials: Sequence[TrialResult], probe: Probe | None) -> list[RateEstimate]:
+    """The rate of each over the user's real epochs: the steady rate, with an epoch's edge shared out over its samples.
+
+    Where the length of an epoch, or the edge of any of the results, is unknown, all are judged by their steady rate.
+    """
+    estimates = [trial.estimate for trial in trials]
+    samples = probe.epoch_samples if probe else None
+    seconds = [trial.epoch_seconds(samples) if samples else None for trial in trials]
+    rates = []
+    for estimate, epoch_seconds in zip(estimates, seconds, strict=True):
+        assert estimate is not None  # the callers ask for results that count
+        if samples and all(seconds) and epoch_seconds:
+            scale = samples / epoch_seconds / estimate.samples_per_second
+            scaled = {end: getattr(estimate, end) * scale for end in ("samples_per_second", "low", "high")}
+            estimate = dataclasses.replace(estimate, **scaled)
+        rates.append(estimate)
+    return rates
+
+
+def rank(trials: Sequence[TrialResult], current: LoaderSettings | None = None, probe: Probe | None = None) -> Ranking:
+    """Orders the results that count.
+
+    The fastest leads. What cannot be told apart from it, or lies within 2 %, is tied with it, and the tie goes to fewer
+    workers, then to less memory, then to a smaller prefetch; the current settings are kept unless something is faster
+    for certain, or as fast with fewer workers or markedly less memory. The same choice is then made among the rest.
+
+    Args:
+        trials: One result a settings.
+        current: The user's settings; None when unknown.
+        probe: Gives the length of an epoch.
+    """
+    able = [trial for trial in trials if counts(trial)]
+    field = [_Entrant(trial, worth) for trial, worth in zip(able, worths(able, probe), strict=True)]
+    if not field:
+        return Ranking()
+    fastest = max(field, key=lambda one: one.rate)
+    tied = _tied(field, fastest, current)
+    winner, kept = _choose(tied, current)
+    equals = [one for one in tied if one is not winner and one.rate <= winner.rate / (1 - TIED_AT_MOST_BELOW)]
+    unsettled = [one for one in field if one not in (winner, *equals) and not surely_slower(one.worth, fastest.worth)]
+    order, left = [winner], [one for one in field if one is not winner]
+    while left:
+        leader = max(left, key=lambda one: one.rate)
+        chosen, _ = _choose(_tied(left, leader, None), current)
+        order.append(chosen)
+        left.remove(chosen)
+    return Ranking(_trials(order), fastest.trial, _trials(equals), _trials(unsettled), kept)
+
+
+def pareto(trials: Sequence[TrialResult]) -> list[TrialResult]:
+    """The results that no other one beats in rate and memory at once, least memory first."""
+    known = [trial for trial in trials if counts(trial) and trial.peak_pss_bytes is not None]
+    front: list[TrialResult] = []
+    for trial in sorted(known, key=lambda t: (t.peak_pss_bytes or 0, -(t.samples_per_second or 0))):
+        if not front or (trial.samples_per_second or 0) > (front[-1].samples_per_second or 0):
+            front.append(trial)
+    return front
+
+
+def _trials(entrants: Sequence[_Entrant]) -> tuple[TrialResult, ...]:
+    return tuple(one.trial for one in entrants)
+
+
+def _tied(field: list[_Entrant], fastest: _Entrant, current: LoaderSettings | None) -> list[_Entrant]:
+    tied = []
+    for one in field:
+        share = one.rate / fastest.rate
+        near = share >= 1 - TIED_AT_MOST_BELOW or one.settings == current
+        if share >= 1 - EQUAL_WITHIN or (near and not surely_slower(one.worth, fastest.worth)):
+            tied.append(one)
+    return tied
+
+
+def _choose(tied: list[_Entrant], current: LoaderSettings | None) -> tuple[_Entrant, bool]:
+    """The cheapest of equals, and whether it is the current settings, kept for want of a certain gain."""
+    best = max(one.rate for one in tied)
+    mine = next((one for one in tied if one.settings == current), None)
+    if mine is not None and mine.rate < (1 - TIED_AT_MOST_BELOW) * best:
+        return mine, True
+    fewest = min(one.settings.num_workers for one in tied)
+    left = [one for one in tied if one.settings.num_workers == fewest]
+    if mine in left and not _saves_memory(left, mine):
+        return mine, len(tied) > 1
+    return min(_least_memory(left), key=lambda one: _cheapness(one, current)), False
+
+
+def _cheapness(one: _Entrant, current: LoaderSettings | None) -> tuple[float, ...]:
+    kept = (current or LoaderSettings()).as_dict()
+    changed = sum(value != kept[knob] for knob, value in one.settings.as_dict().items())
+    return (one.settings.prefetch_factor or 0, changed, -one.rate)
+
+
+def _least_memory(left: list[_Entrant]) -> list[_Entrant]:
+    known = [one.memory_bytes for one in left if one.memory_bytes is not None]
+    if not known:
+        return left
+    limit = (1 + MEMORY_NOISE) * min(known)
+    return [one for one in left if one.memory_bytes is not None and one.memory_bytes <= limit]
+
+
+def _saves_memory(left: list[_Entrant], mine: _Entrant) -> bool:
+    if mine.memory_bytes is None:
+        return False
+    limit = (1 - MEMORY_WORTH_A_CHANGE) * mine.memory_bytes
+    return any(one.memory_bytes is not None and one.memory_bytes <= limit for one in left)

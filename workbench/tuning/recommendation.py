@@ -1,0 +1,201 @@
+"""The recommendation in words: what, how much faster, how sure, what it costs, what it was chosen from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.machine import format_bytes
+from workbench.measure.result import TrialResult
+from workbench.measure.statistics import ratio
+from workbench.tuning.feasibility import batch_bytes_under
+from workbench.tuning.ranking import EQUAL_WITHIN, counts
+from workbench.tuning.trials import surely_slower
+
+if TYPE_CHECKING:
+    from workbench.tuning.results import Results
+
+MOST_NAMED = 4  # settings that a sentence lists before it only counts them
+
+_ENDED_EARLY = {
+    "budget": "the time budget ended",
+    "stopped": "the sweep was stopped",
+    "interrupted": "the sweep was interrupted",
+    "failed": "the sweep ended with an error",
+}
+
+
+def recommend(results: Results) -> str:
+    """The whole recommendation, a paragraph a line; why there is none when nothing counts."""
+    if results.best is None:
+        return results.reason
+    return "\n".join(line for part in _PARTS for line in part(results))
+
+
+def why_nothing(results: Results) -> str:
+    """One sentence on why no settings can be recommended, and what to do."""
+    if not results.trials:
+        why = _ENDED_EARLY.get(results.ending, "no trial has finished yet")
+        return f"Nothing can be recommended: {why} before a trial did; give it more time."
+    if any(trial.status == "ok" for trial in results.trials):
+        return "Nothing can be recommended: the trials ran but measured no window; give each more measure_seconds."
+    kinds = Counter(trial.status for trial in results.trials).most_common()
+    told = ", ".join(f"{number} {status}" for status, number in kinds)
+    tried = [trial for trial in results.trials if trial.status != "skipped"] or list(results.trials)
+    return (
+        f"Nothing can be recommended: none of {len(results.trials)} settings could be measured ({told}). "
+        f"{tried[0].settings.describe()}: {tried[0].reason}"
+    )
+
+
+def _headline(results: Results) -> Iterator[str]:
+    best = results.ranking.order[0]
+    if best.settings == results.current:
+        why = "nothing tried is faster for certain" if results.ranking.kept_current else "nothing tried is faster"
+        yield f"Keep your current settings, {best.settings.describe()}: {why}."
+    else:
+        yield f"Use {best.settings.describe()}."
+
+
+def _rate(results: Results) -> Iterator[str]:
+    best = results.ranking.order[0]
+    estimate = best.estimate
+    assert estimate is not None
+    sure = "one start only, so another start may lie further off" if estimate.in_run_only else _starts(estimate.starts)
+    yield (
+        f"{_number(estimate.samples_per_second)} samples/s, 95 % interval {_number(estimate.low)} to "
+        f"{_number(estimate.high)} ({sure})."
+    )
+    for other, name in _compared(results):
+        yield _comparison(best, other, name)
+
+
+def _compared(results: Results) -> Iterator[tuple[TrialResult, str]]:
+    best, defaults = results.best, LoaderSettings()
+    current = results.trial(results.current) if results.current else None
+    if current and counts(current) and results.current != best:
+        same = " (PyTorch's defaults)" if results.current == defaults else ""
+        yield current, f"your current settings{same}, {current.settings.describe()}"
+    plain = results.trial(defaults)
+    if plain and counts(plain) and defaults not in (best, results.current):
+        yield plain, f"PyTorch's defaults, {plain.settings.describe()}"
+
+
+def _comparison(best: TrialResult, other: TrialResult, name: str) -> str:
+    assert best.estimate is not None and other.estimate is not None
+    times = ratio(best.estimate, other.estimate)
+    cost = _memory_difference(best, other)
+    span = f"95 % interval {times.low:.2f} to {times.high:.2f}"
+    if surely_slower(other.estimate, best.estimate) or surely_slower(best.estimate, other.estimate):
+        return f"That is {times.value:.2f} times the rate of {name} ({span}){cost}."
+    return f"That is about the rate of {name}: {times.value:.2f} times it ({span}){cost}."
+
+
+def _memory(results: Results) -> Iterator[str]:
+    best = results.ranking.order[0]
+    if best.peak_pss_bytes is not None:
+        yield (
+            f"Peak memory of all its processes: {format_bytes(best.peak_pss_bytes)} (shared pages counted once, "
+            "batches in flight included)."
+        )
+    settings, probe = best.settings, results.probe
+    if settings.num_workers and probe is not None:
+        each = batch_bytes_under(settings, probe)
+        flight = settings.batches_in_flight
+        yield (
+            f"prefetch_factor counts batches per worker: {settings.num_workers} x {settings.prefetch_factor} = "
+            f"{flight} batches in flight of {each / 1e6:.3g} MB each, {flight * each / 1e6:.3g} MB in all."
+        )
+
+
+def _no_workers(results: Results) -> Iterator[str]:
+    """Why 0 workers win, where that was measured and not just all that was left."""
+    best = results.ranking.order[0]
+    rated = [trial for trial in results.ranking.order if trial.settings.num_workers]
+    if best.settings.num_workers:
+        return
+    if not rated:
+        if faulty := [t for t in results.trials if t.settings.num_workers and t.status not in ("ok", "skipped")]:
+            yield f"No settings with workers could be rated. {faulty[0].settings.describe()}: {faulty[0].reason}"
+        return
+    assert best.estimate is not None
+    if all(trial.estimate and surely_slower(trial.estimate, best.estimate) for trial in rated):
+        yield (
+            "Worker processes slow this loader down: its cost is per-item overhead, not I/O, and handing batches "
+            "between processes costs more than making them. What helps is batched fetching: a dataset with "
+            "__getitems__, or one that yields whole batches (batch_size=None)."
+        )
+    else:
+        yield "Worker processes gain nothing certain here, so none are spent."
+
+
+def _ties(results: Results) -> Iterator[str]:
+    tied, best = results.ranking.tied, results.ranking.order[0]
+    if not tied:
+        return
+    if results.ranking.kept_current:
+        why = "kept because a change gains nothing certain"
+    elif all(best.settings.num_workers < trial.settings.num_workers for trial in tied):
+        why = "chosen for fewer workers"
+    else:
+        why = "chosen for fewer workers, then less memory, then a smaller prefetch"
+    yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {_list(tied)}; it was {why}."
+
+
+def _unsettled(results: Results) -> Iterator[str]:
+    if results.ranking.unsettled:
+        yield f"Not settled, may still be faster: {_list(results.ranking.unsettled)}; more time would tell."
+    waiting = [t for t in results.trials if t.status == "skipped" and t.reason.startswith("not run")]
+    if results.ending in _ENDED_EARLY:
+        rest = f"; {len(waiting)} settings were not run" if waiting else ""
+        yield f"Not everything was settled: {_ENDED_EARLY[results.ending]} first{rest}."
+
+
+def _faults(results: Results) -> Iterator[str]:
+    bad = [t for t in results.trials if not counts(t) and not t.reason.startswith("not run")]
+    if bad:
+        kinds = Counter(trial.status for trial in bad).most_common()
+        told = ", ".join(f"{number} {status}" for status, number in kinds)
+        yield f"Left out: {told}. {bad[0].settings.describe()}: {bad[0].reason}"
+
+
+def _conditions(results: Results) -> Iterator[str]:
+    best = results.ranking.order[0]
+    if any(run.mode == "epochs" for run in best.runs):
+        yield "Epochs are so short that whole epochs were measured: the rate contains the restart of each epoch."
+    if all(run.cold for run in best.runs):
+        yield "It was measured only once, on files that may not have been in memory yet."
+    if any(run.noisy for run in best.runs):
+        yield "Other programs used the cores meanwhile: expect other numbers on a quiet machine."
+    if results.options.get("step"):
+        yield "Measured at the pace of your step: where the step sets the pace, more workers cannot help."
+    notes = (*results.notes, *(results.probe.notes if results.probe else ()), *best.notes)
+    yield from dict.fromkeys(notes)
+    yield "Measured on this loader and this machine; measure again when data, transforms, batch size or machine change."
+
+
+_PARTS = (_headline, _rate, _memory, _no_workers, _ties, _unsettled, _faults, _conditions)
+
+
+def _memory_difference(best: TrialResult, other: TrialResult) -> str:
+    if best.peak_pss_bytes is None or other.peak_pss_bytes is None:
+        return ""
+    difference = best.peak_pss_bytes - other.peak_pss_bytes
+    return f", for {format_bytes(abs(difference))} {'more' if difference >= 0 else 'less'} memory"
+
+
+def _list(trials: tuple[TrialResult, ...]) -> str:
+    named = "; ".join(
+        f"{trial.settings.describe()} at {_number(trial.samples_per_second or 0)}/s" for trial in trials[:MOST_NAMED]
+    )
+    return named + (f"; and {len(trials) - MOST_NAMED} more" if len(trials) > MOST_NAMED else "")
+
+
+def _number(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def _starts(count: int) -> str:
+    return f"{count} start{'' if count == 1 else 's'}"

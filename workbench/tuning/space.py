@@ -1,0 +1,176 @@
+"""SearchSpace: which settings a sweep may try, checked before the first trial and free of duplicates."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench import machine
+from workbench.errors import SettingsError
+from workbench.loaders.settings import KNOBS, LoaderSettings
+
+if TYPE_CHECKING:
+    from workbench.loaders.source import LoaderSource
+
+# A default space is worth a minute, not an hour: 4 worker counts above 0, 2 depths, kept or restarted = 17 settings.
+DEFAULT_WORKER_COUNTS_ABOVE_ZERO = 4
+# A loader that waits for storage gains from more workers than cores; one that computes does not, and loses little.
+MOST_WORKERS_PER_CORE = 2
+MOST_DEFAULT_WORKERS = 64
+
+NO_PINNING_NOTE = (
+    "pin_memory was left out of the search: no accelerator on this machine copies from pinned memory, "
+    "so True and False are the same settings here."
+)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The settings of one space for one source on one machine.
+
+    Attributes:
+        settings: Unique settings, the current ones first where they are known.
+        current: The user's current settings as they count on this machine, or None when unknown.
+        notes: Sentences about what was collapsed or added, worth showing once.
+    """
+
+    settings: tuple[LoaderSettings, ...]
+    current: LoaderSettings | None
+    notes: tuple[str, ...] = ()
+
+
+class SearchSpace:
+    """The product of the values listed for each knob, every value checked on its own.
+
+    A knob that is not listed keeps the value the user's loader has. Combinations a DataLoader could not tell apart
+    are one settings: prefetch depth and persistence at 0 workers, pinning where no accelerator pins.
+
+    Args:
+        **knobs: For each field of `LoaderSettings`, a list of values; a single value stands for a list of one.
+
+    Raises:
+        SettingsError: If a knob is unknown (close names are offered), has no values, or has one no DataLoader takes.
+    """
+
+    def __init__(self, **knobs: Any) -> None:
+        self.knobs: dict[str, tuple[Any, ...]] = {name: _checked_values(name, given) for name, given in knobs.items()}
+
+    @classmethod
+    def for_machine(cls, cores: int | None = None) -> SearchSpace:
+        """A space for when nothing is known: at most 17 settings around the cores this process may use.
+
+        Args:
+            cores: Usable cores; None asks `machine.usable_cores`.
+        """
+        return cls(
+            num_workers=default_worker_counts(machine.usable_cores() if cores is None else cores),
+            prefetch_factor=[2, 4],
+            persistent_workers=[False, True],
+        )
+
+    def varied_only_by(self, accepts: Callable[[str], bool]) -> SearchSpace:
+        """The same space without the knobs that `accepts` refuses; for spaces nobody typed."""
+        return SearchSpace(**{name: values for name, values in self.knobs.items() if accepts(name)})
+
+    def resolve(
+        self, source: LoaderSource | None = None, pins: bool = False, current: LoaderSettings | None = None
+    ) -> Candidates:
+        """The unique settings of this space, with the current settings among them.
+
+        Args:
+            source: The loader to be varied; None skips the check that it can vary these knobs.
+            pins: Whether an accelerator of this machine copies from pinned memory.
+            current: The user's settings; None takes them from the source.
+
+        Raises:
+            SettingsError: If the source cannot vary a knob of this space.
+        """
+        if current is None and source is not None:
+            current = source.current
+        base = current or LoaderSettings()
+        if source is not None:
+            self._refuse_fixed_knobs(source, base)
+        counted = (lambda settings: settings) if pins else (lambda settings: settings.replaced(pin_memory=False))
+        found = dict.fromkeys(counted(base.replaced(**combination)) for combination in self._combinations())
+        notes = () if pins or True not in self.knobs.get("pin_memory", ()) else (NO_PINNING_NOTE,)
+        if current is None:
+            return Candidates(tuple(found), None, notes)
+        current = counted(current)
+        return Candidates((current, *(one for one in found if one != current)), current, notes)
+
+    def settings(
+        self, source: LoaderSource | None = None, pins: bool = False, current: LoaderSettings | None = None
+    ) -> list[LoaderSettings]:
+        """The settings of `resolve` as a list."""
+        return list(self.resolve(source, pins, current).settings)
+
+    def as_dict(self) -> dict[str, list[Any]]:
+        """The values of each knob, ready for JSON."""
+        return {name: list(values) for name, values in self.knobs.items()}
+
+    def __len__(self) -> int:
+        """Unique settings of the product on a machine that pins, before the current settings are added."""
+        return len(self.resolve(pins=True).settings)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SearchSpace) and self.knobs == other.knobs
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={list(values)!r}" for name, values in self.knobs.items())
+        return f"SearchSpace({inside})"
+
+    def _combinations(self) -> Iterator[dict[str, Any]]:
+        for values in itertools.product(*self.knobs.values()):
+            yield dict(zip(self.knobs, values, strict=True))
+
+    def _refuse_fixed_knobs(self, source: LoaderSource, base: LoaderSettings) -> None:
+        for name, values in self.knobs.items():
+            asked = [value for value in values if value != getattr(base, name)]
+            if asked and not source.accepts(name):
+                raise SettingsError(
+                    f"{name}={asked[0]!r} cannot be tried: {source.describe()} takes no {name}; "
+                    f"give its factory a keyword argument {name}, or leave {name} out of the space."
+                )
+
+
+def default_worker_counts(cores: int) -> list[int]:
+    """Worker counts worth trying with that many usable cores: 0, then halvings down from twice the cores.
+
+    >>> default_worker_counts(2), default_worker_counts(8)
+    ([0, 1, 2, 4], [0, 2, 4, 8, 16])
+    """
+    count, counts = min(max(cores, 1) * MOST_WORKERS_PER_CORE, MOST_DEFAULT_WORKERS), []
+    while count >= 1 and len(counts) < DEFAULT_WORKER_COUNTS_ABOVE_ZERO:
+        counts.append(count)
+        count //= 2
+    return [0, *sorted(counts)]
+
+
+def _checked_values(name: str, given: Any) -> tuple[Any, ...]:
+    if name not in KNOBS:
+        close = difflib.get_close_matches(name, KNOBS, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"the knobs are {', '.join(KNOBS)}."
+        raise SettingsError(f"{name!r} is not a knob of a DataLoader that can be searched; {hint}")
+    values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict)) else (given,)
+    if not values:
+        raise SettingsError(f"{name}=[] leaves nothing to try; list at least one value, or leave {name} out.")
+    for value in values:
+        _check_alone(name, value)
+    unique: list[Any] = []
+    for value in values:
+        if not any(value == seen and type(value) is type(seen) for seen in unique):
+            unique.append(value)
+    return tuple(unique)
+
+
+def _check_alone(name: str, value: Any) -> None:
+    """Raises SettingsError where no DataLoader takes that value, whatever the other knobs are."""
+    if name == "num_workers":
+        LoaderSettings(num_workers=value)
+    else:
+        LoaderSettings(num_workers=1, **{name: value})
