@@ -1,0 +1,184 @@
+"""What can be written after `workbench`: commands, options, and the values that knobs take on a command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from workbench.errors import SettingsError
+
+STORE = "sweeps.db"
+EXPORT_FORMATS = ("yaml", "json", "python", "lightning", "transformers", "hydra")
+KNOB_OPTIONS = {  # the knobs a sweep is most often asked for; --set takes them all
+    "num_workers": "0,1,2,4",
+    "prefetch_factor": "2,4",
+    "pin_memory": "false,true",
+    "persistent_workers": "false,true",
+    "batch_on_worker": "false,true",
+}
+WORDS = {"true": True, "false": False, "none": None}
+LOADER_HELP = (
+    "the loader: package.module:callable, path/to/file.py:callable (called with the knobs it takes as keyword "
+    "arguments, or returning a DataLoader), or sample:photos, sample:text, sample:audio, sample:tables"
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; `run` in the parsed arguments names the function of a command as "module:function"."""
+    parser = _Parser(
+        prog="workbench",
+        description="Measure, tune and explain PyTorch data loaders.",
+        epilog="Exit codes: 0 done, 1 the answer is no, 2 wrong use, 130 stopped by Ctrl-C.",
+    )
+    parser.add_argument("--version", action=_Version)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_sweep(commands)
+    _add_show(commands)
+    _add_export(commands)
+    _add_report(commands)
+    _add_check(commands)
+    _add_lab(commands)
+    _add_demo(commands)
+    return parser
+
+
+def knob_values(text: str) -> list[Any]:
+    """The values in a comma list: "0,2" -> [0, 2]; "false,true" -> [False, True]; "none,spawn" -> [None, "spawn"].
+
+    Whether a knob takes such a value is for `SearchSpace` to say.
+
+    Raises:
+        SettingsError: If an item is empty.
+    """
+    items = [item.strip() for item in text.split(",")]
+    if not all(items):
+        raise SettingsError(f"{text!r} has an empty value; write the values of a knob with commas between: 0,2,4")
+    return [_value(item) for item in items]
+
+
+def knobs_asked(arguments: argparse.Namespace) -> dict[str, list[Any]]:
+    """The knobs named on the command line with their values, in the order of the options, then of --set.
+
+    Raises:
+        SettingsError: If --set is not KNOB=V1,V2, or a knob is given twice.
+    """
+    knobs = {name: knob_values(getattr(arguments, name)) for name in KNOB_OPTIONS if getattr(arguments, name)}
+    for assignment in arguments.set:
+        name, equals, values = assignment.partition("=")
+        name = name.strip().replace("-", "_")
+        if not (name and equals):
+            raise SettingsError(f"--set {assignment!r} is not KNOB=V1,V2; write for instance --set in_order=true,false")
+        if name in knobs:
+            raise SettingsError(f"--set {assignment!r} gives {name} a second time; name each knob once")
+        knobs[name] = knob_values(values)
+    return knobs
+
+
+def _value(item: str) -> Any:
+    if item.lower() in WORDS:
+        return WORDS[item.lower()]
+    digits = item[1:] if item[0] in "+-" else item
+    return int(item) if digits.isdecimal() else item
+
+
+def _add_sweep(commands) -> None:
+    command = _command(commands, "sweep", "sweeps:sweep", "measure a loader under many settings and recommend one")
+    command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
+    for name, example in KNOB_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        command.add_argument(option, metavar="V1,V2", help=f"values to try, for instance {example}")
+    command.add_argument("--set", metavar="KNOB=V1,V2", action="append", default=[], help="values for any other knob")
+    command.add_argument("--strategy", metavar="NAME", help="how the space is searched")
+    command.add_argument("--budget", metavar="TIME", help="time for the whole sweep: 120s, 5m")
+    command.add_argument("--memory-limit", metavar="SIZE", help="settings above it never win: 8GiB, 500MB")
+    command.add_argument("--step", metavar="FILE:FUNCTION", help="a training step to pace the loader with")
+    command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
+    command.add_argument("--store", metavar="FILE", default=STORE, help=f"where trials are kept (default {STORE})")
+    command.add_argument("--name", help="name of the sweep in the store")
+    command.add_argument("--resume", action="store_true", help="go on with the sweep of that name")
+    _add_json(command)
+
+
+def _add_show(commands) -> None:
+    command = _command(commands, "show", "sweeps:show", "print a finished or stopped sweep and its recommendation")
+    _add_stored_sweep(command)
+    _add_json(command)
+
+
+def _add_export(commands) -> None:
+    command = _command(commands, "export", "sweeps:export", "write the recommended settings as configuration or code")
+    _add_stored_sweep(command)
+    command.add_argument("--format", choices=EXPORT_FORMATS, help="default: by the suffix of --out, else yaml")
+    command.add_argument("--out", metavar="FILE", help="file to write (default: standard output)")
+
+
+def _add_report(commands) -> None:
+    command = _command(commands, "report", "sweeps:report", "write one offline HTML file about a sweep")
+    _add_stored_sweep(command)
+    command.add_argument("--out", metavar="FILE", required=True, help="file to write, for instance report.html")
+
+
+def _add_check(commands) -> None:
+    command = _command(
+        commands,
+        "check",
+        "checking:check",
+        "measure exported settings again; exit 1 if they are not right any more (a gate for CI)",
+    )
+    command.add_argument("exported", metavar="FILE", help="what `workbench export` wrote, as YAML or JSON")
+    command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
+    command.add_argument("--starts", metavar="N", type=int, default=5, help="starts of each settings (default 5)")
+    command.add_argument("--memory-limit", metavar="SIZE", help="fail above it: 8GiB, 500MB")
+    _add_json(command)
+
+
+def _add_lab(commands) -> None:
+    command = _command(commands, "lab", "lessons:lab", "open JupyterLab on the lessons")
+    command.add_argument(
+        "options", nargs=argparse.REMAINDER, metavar="OPTION", help="options for jupyter lab, for instance --no-browser"
+    )
+
+
+def _add_demo(commands) -> None:
+    command = _command(
+        commands, "demo", "demo:demo", "the whole job on the sample photographs: sweep, chart, report, export"
+    )
+    command.add_argument(
+        "--out", metavar="FOLDER", default="workbench-out", help="folder to write (default workbench-out)"
+    )
+    _add_json(command)
+
+
+def _command(commands, name: str, run: str, summary: str) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+    command.set_defaults(run=f"workbench.cli.{run}")
+    return command
+
+
+def _add_stored_sweep(command: argparse.ArgumentParser) -> None:
+    command.add_argument("store", metavar="STORE", nargs="?", default=STORE, help=f"the store (default {STORE})")
+    command.add_argument("--name", help="name of the sweep (default: the latest)")
+
+
+def _add_json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="print one JSON document and nothing else")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Refuses in one sentence; the usage stays a `--help` away. Its subcommands' parsers are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+class _Version(argparse.Action):
+    """Prints the version; looks it up only when asked, since that costs more than the rest of the parser."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(nargs=0, help="print the version and exit", **kwargs)
+
+    def __call__(self, parser, namespace, values, option_string=None) -> None:
+        import workbench
+
+        print(f"workbench {workbench.__version__}")
+        parser.exit()

@@ -1,0 +1,127 @@
+"""`workbench sweep`, `show`, `export` and `report`: a sweep from its start to what is made of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shlex
+import sys
+from typing import Any
+
+from workbench import machine
+from workbench.cli import endings
+from workbench.cli.arguments import knobs_asked
+from workbench.tuning.results import Results, load_results
+
+FIRST_VERSION_OF_JSON = 1  # of the documents that `--json` prints; it rises when a key changes its meaning
+
+
+def sweep(arguments: argparse.Namespace) -> int:
+    """Runs a sweep, prints its table and recommendation; 1 when nothing could be recommended."""
+    from workbench.tuning.space import SearchSpace
+    from workbench.tuning.sweep import Sweep
+
+    knobs = knobs_asked(arguments)
+    options: dict[str, Any] = {"strategy": arguments.strategy} if arguments.strategy else {}
+    running = Sweep(
+        arguments.loader,
+        space=SearchSpace(**knobs) if knobs else None,
+        budget_seconds=None if arguments.budget is None else machine.parse_seconds(arguments.budget),
+        memory_limit=None if arguments.memory_limit is None else machine.parse_bytes(arguments.memory_limit),
+        step=arguments.step,
+        samples_per_batch=arguments.samples_per_batch,
+        store=arguments.store,
+        name=arguments.name,
+        **options,
+    )
+    results = running.run(resume=arguments.resume)
+    _print(results, arguments.store, arguments.json)
+    if results.ending == "interrupted":
+        _say_how_to_go_on(results, arguments)
+        return endings.INTERRUPTED
+    return endings.DONE if results.best else endings.ANSWER_IS_NO
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Prints a stored sweep; 1 when it recommends nothing."""
+    results = load_results(arguments.store, arguments.name)
+    _print(results, arguments.store, arguments.json)
+    return endings.DONE if results.best else endings.ANSWER_IS_NO
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Writes the recommended settings of a stored sweep; 1 when there are none."""
+    from workbench.tuning import export as exporting
+
+    results = load_results(arguments.store, arguments.name)
+    if results.best is None:
+        print(f"workbench export: {results.reason}", file=sys.stderr)
+        return endings.ANSWER_IS_NO
+    if arguments.out is None:
+        print(exporting.render(results, arguments.format or "yaml").rstrip("\n"))
+    else:
+        exporting.export(results, arguments.out, format=arguments.format)
+        print(f"wrote {arguments.out}: {results.best.describe()}")
+    return endings.DONE
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Writes the report of a stored sweep; 1 when the sweep recommends nothing, and the report says why."""
+    from workbench.notebook.report import write_report
+
+    results = load_results(arguments.store, arguments.name)
+    write_report(results, arguments.out)
+    print(f"wrote {arguments.out}")
+    return endings.DONE if results.best else endings.ANSWER_IS_NO
+
+
+def document(results: Results, store: str) -> dict[str, Any]:
+    """A sweep as one JSON-ready document: what is recommended, why, and a row a settings; unknown is null."""
+    rows = [_plain(row) for row in results.frame.astype(object).to_dict("records")]
+    return {
+        "version": FIRST_VERSION_OF_JSON,
+        "store": str(store),
+        "name": results.name,
+        "loader": results.source,
+        "strategy": results.strategy,
+        "ending": results.ending,
+        "best": results.best.as_dict() if results.best else None,
+        "reason": results.reason,
+        "recommendation": results.recommendation,
+        "current": results.current.as_dict() if results.current else None,
+        "rows": rows,
+        "machine": results.machine,
+        "notes": list(results.notes),
+    }
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    import pandas
+
+    def value(cell: Any) -> Any:
+        if cell is None or cell is pandas.NA or (isinstance(cell, float) and not math.isfinite(cell)):
+            return None
+        return cell.item() if hasattr(cell, "item") else cell
+
+    return {str(name): value(cell) for name, cell in row.items()}
+
+
+def _print(results: Results, store: str, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document(results, store), allow_nan=False))
+        return
+    from workbench.notebook.tables import text_table
+
+    print(text_table(results, limit=len(results.trials) or 1))
+    print()
+    print(results.recommendation)
+    print(f"\nSweep {results.name} in {store}")
+
+
+def _say_how_to_go_on(results: Results, arguments: argparse.Namespace) -> None:
+    words = ["workbench", *arguments.argv]
+    words += [] if arguments.name else ["--name", results.name]
+    words += [] if arguments.resume else ["--resume"]
+    kept = sum(len(trial.runs) for trial in results.trials if trial.status != "skipped")
+    print(f"workbench sweep: stopped; {kept} runs are kept. Go on with: {shlex.join(words)}", file=sys.stderr)
