@@ -59,3 +59,7 @@ class ManifestError(LayoutError):
 
 class BatchCheckError(WorkbenchError, AssertionError):
     """A batch is not what was expected; the text names sample, field, index and value."""
+
+
+class ResumeError(WorkbenchError, ValueError):
+    """A saved position cannot be continued here: other data, another seed or another split, or loaded too late."""
