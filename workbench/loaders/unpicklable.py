@@ -148,16 +148,18 @@ def _culprit(
     reason = attempt(obj)
     if reason is None:
         return None
-    for name, part in _parts(obj):
+    for name, part in _parts(obj, into_functions=attempt is why_not_by_value):
         found = _culprit(part, f"{path}{name}".lstrip("."), attempt, depth + 1, seen)
         if found is not None:
             return found
     return path or type(obj).__qualname__, obj, reason
 
 
-def _parts(obj: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, with the text that leads to it."""
+def _parts(obj: Any, into_functions: bool) -> Iterator[tuple[str, Any]]:
+    """What an object holds, with the text that leads to it; plain pickle does not look into functions."""
     if isinstance(obj, types.FunctionType):
+        if not into_functions:
+            return
         for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or (), strict=False):
             yield f"'s variable {name}", _content(cell)
         if obj.__module__ == "__main__":
