@@ -56,7 +56,7 @@ class Passes:
         """This worker goes on in ``epoch``, as a state says; the pass after it is the next epoch."""
         self._write(rank, worker, num_workers, epoch, begun=True)
 
-    def last(self, rank: int, num_workers: int | None = None) -> int:
+    def last(self, rank: int) -> int:
         """The epoch asked for or begun last, as far as the first worker knows."""
         asked, row = self._row(rank, None), self._row(rank, 0)
         return int(row[_EPOCH] if row[_SEEN] == asked[_COMMAND] else asked[_EPOCH])
@@ -73,7 +73,9 @@ class Passes:
     def __getstate__(self) -> dict[str, object]:
         if get_spawning_popen() is not None:
             return {"table": self._table}
-        return {"epochs": [self.last(rank) for rank in range(RANKS_A_HOST)]}
+        asked, first = self._table[:, 0], self._table[:, 1]
+        begun = first[:, _SEEN] == asked[:, _COMMAND]
+        return {"epochs": torch.where(begun, first[:, _EPOCH], asked[:, _EPOCH]).tolist()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         if "table" in state:

@@ -130,7 +130,7 @@ class TokenBlocks:
             block = tokens[rows.start * step : rows.stop * step].astype(np.int64)
             return torch.from_numpy(block).view(-1, step)
         held = tokens[: self.counts[shard] * step].reshape(-1, step)
-        return torch.from_numpy(held[rows].astype(np.int64))
+        return torch.from_numpy(held.take(rows, axis=0).astype(np.int64))
 
     def fingerprint(self) -> str:
         """Digest of the manifest."""
