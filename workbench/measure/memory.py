@@ -55,7 +55,7 @@ class Reading:
         at_seconds: CLOCK_MONOTONIC of the reading.
         rss_bytes: Sum of resident set sizes.
         threads: Threads alive in the tree.
-        cpu_seconds: Processor seconds by process, summed over its threads alive now.
+        cpu_seconds: Processor seconds by (process, thread) of the threads alive now.
         busy_seconds: Processor seconds that the whole machine has been busy since boot, steal included.
         pids: Processes of the tree, the root first.
     """
@@ -63,7 +63,7 @@ class Reading:
     at_seconds: float
     rss_bytes: int
     threads: int
-    cpu_seconds: dict[int, float]
+    cpu_seconds: dict[tuple[int, int], float]
     busy_seconds: float
     pids: tuple[int, ...]
 
@@ -87,14 +87,15 @@ def tree(root: int) -> list[int]:
 def read(pids: list[int]) -> Reading:
     """RSS, threads and processor time of these processes: about 0.1 ms a process, no page tables walked."""
     rss = threads = 0
-    cpu: dict[int, float] = {}
+    cpu: dict[tuple[int, int], float] = {}
     for pid in pids:
         fields = _text(f"/proc/{pid}/statm").split()
         rss += int(fields[1]) * PAGE_BYTES if len(fields) > 1 else 0
         tasks = _names(f"/proc/{pid}/task")
         threads += len(tasks)
-        spent = [_text(f"/proc/{pid}/task/{task}/schedstat").split() for task in tasks]
-        cpu[pid] = sum(int(part[0]) for part in spent if part) * 1e-9
+        for task in tasks:
+            spent = _text(f"/proc/{pid}/task/{task}/schedstat").split()
+            cpu[pid, int(task)] = int(spent[0]) * 1e-9 if spent else 0.0
     return Reading(time.monotonic(), rss, threads, cpu, busy_seconds(_text("/proc/stat")), tuple(pids))
 
 
@@ -122,8 +123,8 @@ def exact_cost(pids: list[int], server: int | None = None) -> TreeCost:
             parts[key] += rollup.get(key, 0)
     if server is not None:
         rollup = parse_rollup(_text(f"/proc/{server}/smaps_rollup"))
-        for key, private in (("Pss_Anon", rollup.get("Private_Dirty", 0)), ("Pss_File", rollup.get("Private_Clean", 0))):
-            share = max(0, rollup.get(key, 0) - private)
+        for key, private in (("Pss_Anon", "Private_Dirty"), ("Pss_File", "Private_Clean")):
+            share = max(0, rollup.get(key, 0) - rollup.get(private, 0))
             parts[key] += share
             parts["Pss"] += share
     held, descriptors = held_shared_memory(pids)

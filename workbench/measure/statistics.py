@@ -8,6 +8,7 @@ rate may lie from the stated one. A stated interval always rests on the second k
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +28,10 @@ PRIOR_DEGREES_OF_FREEDOM = 3.0
 """Weight of the spread pooled over a sweep against a settings' own, in degrees of freedom (moderated t; Smyth 2004,
 "Linear models and empirical Bayes methods", section 3). Small, since settings differ in how much they spread."""
 # 97.5 % points of Student's t for 1 to 30 degrees of freedom.
+# fmt: off
 _T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)  # fmt: skip
+         2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+# fmt: on
 _Z975 = 1.95996
 
 
@@ -138,7 +141,7 @@ def lag1_correlation(values: Sequence[float]) -> float:
     mean = sum(values) / len(values)
     deviations = [v - mean for v in values]
     power = sum(d * d for d in deviations)
-    return sum(a * b for a, b in zip(deviations, deviations[1:])) / power if power else 0.0  # noqa: B905
+    return sum(a * b for a, b in itertools.pairwise(deviations)) / power if power else 0.0
 
 
 def estimate_rate(runs: Sequence[TrialRun], spread: Spread | None = None, cores: int = 1) -> RateEstimate | None:

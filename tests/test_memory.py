@@ -1,0 +1,148 @@
+"""Memory of a process tree: parsers on text with known answers, and a real tree with known holdings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from workbench.measure import memory
+from workbench.measure.watch import GROWTH_NOISE_BYTES, Output, growth
+
+ROLLUP = """55d0-7ffd ---p 00000000 00:00 0    [rollup]
+Rss:               2000 kB
+Pss:               1500 kB
+Pss_Anon:           900 kB
+Pss_File:           400 kB
+Pss_Shmem:          200 kB
+Private_Dirty:      700 kB
+"""
+STAT = "cpu  100 20 30 9999 50 4 6 40 11 12\ncpu0 1 1 1 1\n"
+
+
+def test_a_rollup_is_read_in_bytes():
+    assert memory.parse_rollup(ROLLUP) == {
+        "Rss": 2_048_000, "Pss": 1_536_000, "Pss_Anon": 921_600, "Pss_File": 409_600, "Pss_Shmem": 204_800,
+        "Private_Dirty": 716_800,
+    }  # fmt: skip
+    assert memory.parse_rollup("") == {}
+
+
+def test_busy_time_counts_steal_and_leaves_out_idle_iowait_and_guests():
+    assert memory.busy_seconds(STAT) == (100 + 20 + 30 + 4 + 6 + 40) / memory.TICKS_PER_SECOND
+
+
+HOLDER = """
+import mmap, os, sys, time
+fd = os.open("/dev/shm/workbench-test-" + str(os.getpid()), os.O_CREAT | os.O_RDWR)
+os.unlink("/dev/shm/workbench-test-" + str(os.getpid()))
+block = b"x" * (1 << 20)
+for _ in range(32):
+    os.write(fd, block)
+heap = bytearray(os.urandom(1 << 20) * 64)
+if os.fork() == 0:
+    heap[0] = 1
+    print("ready", flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder():
+    """A process and its forked child that share 64 MiB of heap and hold 32 MiB of unmapped shared memory open."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    yield process.pid
+    for pid in memory.tree(process.pid)[::-1]:
+        os.kill(pid, 9)
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_tree_counts_shared_pages_once_and_unmapped_shared_memory_once(holder):
+    pids = memory.tree(holder)
+    assert len(pids) == 2
+    cost = memory.exact_cost(pids)
+    assert cost.shm_bytes == 32 << 20
+    assert cost.shared_bytes == 32 << 20
+    assert (96 << 20) < cost.cost_bytes < (130 << 20)
+    assert cost.rss_bytes > (128 << 20)
+    assert cost.descriptors >= 4
+
+
+def test_pages_shared_with_the_server_count_once_and_its_private_ones_do_not(holder):
+    parent, child = memory.tree(holder)
+    alone = memory.exact_cost([child], server=parent)
+    assert (64 << 20) + (32 << 20) < alone.cost_bytes < (130 << 20)
+
+
+def test_reading_follows_processes_and_their_threads(holder):
+    reading = memory.read(memory.tree(holder))
+    assert reading.threads == 2
+    assert reading.rss_bytes > (128 << 20)
+    assert {pid for pid, _ in reading.cpu_seconds} == set(memory.tree(holder))
+
+
+def test_a_process_that_is_gone_reads_as_nothing():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert memory.exact_cost([process.pid]).cost_bytes == 0
+    assert memory.read([process.pid]).rss_bytes == 0
+
+
+SPIKE = """
+import time
+input()
+block = bytearray(80 << 20)
+for i in range(0, len(block), 4096):
+    block[i] = 1
+del block
+print("spiked", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_peak_between_two_readings_shows_in_the_high_water_mark():
+    process = subprocess.Popen([sys.executable, "-c", SPIKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    time.sleep(0.3)
+    memory.reset_high_water([process.pid])
+    assert memory.high_water_bytes([process.pid]) < 8 << 20
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    assert 72 << 20 < memory.high_water_bytes([process.pid]) < 90 << 20
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_growth_is_per_1000_samples_and_needs_enough_of_them():
+    assert growth([]) == (None, None, None)
+    assert growth([(100, 50 << 20)]) == (None, None, None)
+    grown = GROWTH_NOISE_BYTES + (20 << 20)
+    assert growth([(100, 50 << 20), (1100, (50 << 20) + grown)]) == (grown, 1000, True)
+    assert growth([(100, 50 << 20), (200, (50 << 20) + grown)])[2] is False
+    assert growth([(100, 50 << 20), (9100, (50 << 20) + 1000)])[2] is False
+
+
+def test_output_keeps_its_beginning_and_its_end():
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(read_fd, False)
+    output = Output()
+    os.write(write_fd, b"first line\n")
+    for _ in range(200):
+        os.write(write_fd, b"y" * 1023 + b"\n")
+        output.drain(read_fd)
+    os.write(write_fd, b"Too many open files\n")
+    output.drain(read_fd)
+    assert output.text().startswith("first line") and output.text().endswith("Too many open files\n")
+    assert "bytes not kept" in output.text()
+    assert output.total == 11 + 200 * 1024 + 20
+    assert output.has_clue()
+    os.close(read_fd)
+    os.close(write_fd)

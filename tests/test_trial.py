@@ -1,0 +1,256 @@
+"""One trial: what it measures, and that nothing which a loader does breaks it or is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from tests import faulty
+from workbench.errors import ProbeError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.trial import TrialPlan, TrialServer, measure
+
+QUICK = TrialPlan(
+    measure_seconds=0.2,
+    max_measure_seconds=0.6,
+    warmup_seconds=0.02,
+    deadline_seconds=25,
+    silence_seconds=3,
+    check_seconds=0.5,
+)
+ZERO, TWO = LoaderSettings(), LoaderSettings(num_workers=2)
+
+
+def marked_processes(marker: str) -> list[int]:
+    """Processes that carry a trial server's mark in their environment."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if f"WORKBENCH_TRIAL={marker}".encode() in Path(f"/proc/{name}/environ").read_bytes():
+                    found.append(int(name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def nothing_left(tmp_path, monkeypatch):
+    """After the test no descriptor, shared-memory name or temporary file is left that was not there before."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = set(os.listdir("/dev/shm"))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    yield
+    new = set(os.listdir("/dev/shm")) - before
+    deadline = time.monotonic() + 5
+    while new & set(os.listdir("/dev/shm")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert new & set(os.listdir("/dev/shm")) == set()
+    assert os.listdir(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def run_one(loader: Any, settings: LoaderSettings, plan: TrialPlan = QUICK) -> Any:
+    """A run of the faulty loader, then one that must be untouched by it; nothing carries the mark afterwards."""
+    with TrialServer(loader) as server:
+        run = server.run(settings, plan)
+        assert server.run(settings, plan).status == run.status
+        marker = server._marker
+    assert marked_processes(marker) == []
+    return run
+
+
+def test_a_healthy_loader_is_measured_at_0_and_2_workers(nothing_left):
+    with TrialServer(faulty.make()) as server:
+        probe = server.probe()
+        assert (probe.samples_per_batch, probe.batch_bytes, probe.epoch_batches, probe.epoch_samples) == (
+            4,
+            16,
+            1000,
+            4000,
+        )
+        for settings in (ZERO, TWO):
+            run = server.run(settings, QUICK)
+            assert (run.status, run.reason) == ("ok", "")
+            assert sum(w.samples for w in run.windows) == 4 * sum(w.batches for w in run.windows)
+            assert all(w.batches % max(1, settings.num_workers) == 0 for w in run.windows)
+            assert run.memory.peak_rss_bytes >= run.memory.anonymous_bytes > 1 << 20
+            assert run.first_batch_seconds > 0 and run.epoch_edge_seconds > 0 and run.shutdown_seconds >= 0
+            assert run.start_method == ("fork" if settings.num_workers else "")
+
+
+def test_measure_states_an_interval_over_several_starts(nothing_left):
+    result = measure(faulty.make(num_workers=1), starts=3, measure_seconds=0.2)
+    assert result.settings.num_workers == 1
+    assert [run.status for run in result.runs] == ["ok"] * 3
+    assert result.samples_per_second_low < result.samples_per_second < result.samples_per_second_high
+    assert result.estimate.starts == 3 and not result.estimate.in_run_only
+
+
+WORKER_FAULTS = {
+    "raises": ("failed", "ValueError: sample is broken"),
+    "raises_two_part": ("failed", "TwoPartError: shard-0007 gave no answer in 5 s"),
+    "raises_unpicklable": ("timed_out", "hang"),
+    "exits": ("failed", "exited with code 3"),
+    "is_killed": ("killed", "SIGKILL"),
+    "segfaults": ("failed", "SIGSEGV"),
+    "aborts": ("failed", "SIGABRT"),
+    "hangs": ("timed_out", "hang at batch"),
+    "spins": ("timed_out", "hang at batch"),
+    "stops": ("timed_out", "hang at batch"),
+    "ignores_sigterm_and_hangs": ("timed_out", "hang at batch"),
+    "leaves_a_daemon": ("ok", ""),
+    "prints_much": ("ok", ""),
+}
+
+
+@pytest.mark.parametrize("fault", WORKER_FAULTS)
+def test_a_fault_in_a_worker_is_a_row_with_a_reason(fault, nothing_left):
+    status, text = WORKER_FAULTS[fault]
+    run = run_one(faulty.make(fault, only_in_worker=True), TWO)
+    assert run.status == status, run
+    assert text in run.reason
+
+
+MAIN_FAULTS = {
+    "raises": ("failed", "ValueError: sample is broken"),
+    "raises_two_part": ("failed", "TwoPartError: shard-0007 gave no answer in 5 s"),
+    "exits": ("failed", "exited with code 3"),
+    "is_killed": ("killed", "SIGKILL"),
+    "segfaults": ("failed", "SIGSEGV"),
+    "hangs": ("timed_out", "hang at batch 11"),
+}
+
+
+@pytest.mark.parametrize("fault", MAIN_FAULTS)
+def test_a_fault_at_0_workers_after_the_first_batches_is_a_row_too(fault, nothing_left):
+    status, text = MAIN_FAULTS[fault]
+    run = run_one(faulty.make(fault), ZERO)
+    assert run.status == status
+    assert text in run.reason
+
+
+def test_an_error_reads_the_same_at_0_and_2_workers_and_names_the_users_line():
+    with TrialServer(faulty.make("raises_two_part")) as server:
+        zero, two = server.run(ZERO, QUICK), server.run(TWO, QUICK)
+    assert zero.error_type == two.error_type == "TwoPartError"
+    assert zero.reason == two.reason
+    assert "faulty.py" in zero.reason and "in raises_two_part" in zero.reason
+    assert any("worker" in note for note in two.notes)
+
+
+def test_100_mb_of_output_are_drained_and_capped():
+    run = run_one(faulty.make("prints_much", only_in_worker=True), TWO)
+    assert run.output_bytes >= 100_000_000
+    assert len(run.output_tail) < 100_000
+
+
+def test_a_ceiling_stops_a_trial_that_grows():
+    plan = TrialPlan(memory_limit_bytes=1_500_000_000, deadline_seconds=60, silence_seconds=40)
+    with TrialServer(faulty.make("eats_memory", only_in_worker=True)) as server:
+        run = server.run(TWO, plan)
+    assert run.status == "over_memory"
+    assert "over the limit of" in run.reason
+    assert run.memory.peak_pss_bytes > 1_500_000_000
+
+
+def test_descriptors_running_out_is_named():
+    loader = DataLoader(
+        faulty.Faulty("runs_out_of_descriptors", only_in_worker=True), batch_size=4, collate_fn=faulty.many_tensors
+    )
+    run = run_one(loader, LoaderSettings(num_workers=2, prefetch_factor=8))
+    assert run.status in ("failed", "timed_out")
+    assert "open files" in run.reason
+
+
+def test_a_loader_that_fails_at_once_is_the_users_own_error_and_nothing_starts(nothing_left):
+    with (
+        TrialServer(faulty.make("raises", at=5)) as server,
+        pytest.raises(ProbeError, match="sample is broken") as caught,
+    ):
+        server.probe()
+    assert caught.value.error_type == "ValueError"
+    assert "faulty.py" in caught.value.traceback_text
+
+
+def test_an_empty_loader_says_why():
+    loader = DataLoader(TensorDataset(torch.arange(3.0)), batch_size=8, drop_last=True)
+    with TrialServer(loader) as server, pytest.raises(ProbeError, match="no batch"):
+        server.probe()
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        value = 0
+        while True:
+            yield torch.tensor(value)
+            value += 1
+
+
+def test_an_endless_stream_is_measured_and_has_no_epoch():
+    with TrialServer(DataLoader(Endless(), batch_size=12)) as server:
+        assert server.probe().epoch_batches is None
+        run = server.run(ZERO, QUICK)
+    assert run.status == "ok"
+    assert {w.samples / w.batches for w in run.windows} == {12}
+
+
+def test_an_epoch_shorter_than_the_warm_up_is_measured_in_whole_epochs():
+    loader = DataLoader(TensorDataset(torch.arange(48.0)), batch_size=16)
+    with TrialServer(loader) as server:
+        run = server.run(LoaderSettings(num_workers=1, persistent_workers=True), QUICK)
+    assert (run.status, run.mode) == ("ok", "epochs")
+    assert all(w.batches % 3 == 0 and w.samples == 16 * w.batches for w in run.windows)
+
+
+def test_cancel_ends_the_running_trial_and_the_next_one_runs(nothing_left):
+    import threading
+
+    with TrialServer(faulty.make()) as server:
+        server.probe()
+        threading.Timer(0.6, server.cancel).start()
+        run = server.run(TWO, TrialPlan(measure_seconds=30, max_measure_seconds=30))
+        assert (run.status, run.batches_total > 0) == ("killed", True)
+        assert server.run(TWO, QUICK).status == "ok"
+
+
+KERNEL = """
+import sys, time
+sys.path.insert(0, {root!r})
+from tests import faulty
+from workbench.measure.trial import TrialServer, TrialPlan
+from workbench.loaders.settings import LoaderSettings
+server = TrialServer(faulty.make())
+server.probe()
+print(server._marker, server._directory, flush=True)
+settings = LoaderSettings(num_workers=2, multiprocessing_context={method!r})
+server.run(settings, TrialPlan(measure_seconds=60, max_measure_seconds=60))
+"""
+
+
+@pytest.mark.parametrize(("method", "wait"), [("fork", 0.0), ("fork", 0.03), ("fork", 1.5), ("forkserver", 3.0)])
+def test_nothing_survives_a_kernel_that_is_killed(method, wait):
+    root = str(Path(__file__).parents[1])
+    kernel = subprocess.Popen(
+        [sys.executable, "-c", KERNEL.format(root=root, method=method)], stdout=subprocess.PIPE, text=True, cwd=root
+    )
+    marker, directory = kernel.stdout.readline().split()
+    time.sleep(wait)
+    kernel.send_signal(signal.SIGKILL)
+    kernel.wait()
+    deadline = time.monotonic() + 5
+    while (marked_processes(marker) or Path(directory).exists()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert marked_processes(marker) == []
+    assert not Path(directory).exists()
+    kernel.stdout.close()

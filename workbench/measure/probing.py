@@ -1,0 +1,155 @@
+"""One look at the user's loader with 0 workers, in a process of its own, before any trial."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import statistics
+import time
+import traceback
+from collections.abc import MutableSequence
+from dataclasses import asdict
+from typing import Any
+
+from workbench.loaders import shipping
+from workbench.loaders.counting import batch_bytes, count_samples, count_tensors, describe_structure
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import Probe
+from workbench.measure.right_data import reference
+from workbench.measure.worker import progress_counter
+
+FIRST_BATCHES = 3
+"""Batches that must come without an error before a sweep starts; a later failure is each trial's own result."""
+EPOCH_SECONDS = 2.0
+"""How long the probe goes on to see whether the epoch ends."""
+REFERENCE_SECONDS = 1.5
+"""How long the data of an epoch are digested, as the reference for every trial."""
+
+
+def probe(source: Any, task: dict[str, Any], channel: Any) -> dict[str, Any]:
+    """Looks at the loader and returns a `Probe` as a dict; what is sure early is sent early, in case the rest dies."""
+    zero = LoaderSettings()
+    loader = source.build(zero)
+    channel.send(phase="first batch")
+    seen = _Look(loader, task, progress_counter(task))
+    seen.first()
+    record = seen.record(source)
+    channel.send(partial=asdict(record), phase="epoch length")
+    notes = seen.rest()
+    notes += _write_reference(source, zero, task["reference"], channel) if not notes else ()
+    record = seen.record(source)
+    return asdict(record) | {"notes": record.notes + notes}
+
+
+class _Look:
+    """What the first batches say."""
+
+    def __init__(self, loader: Any, task: dict[str, Any], progress: MutableSequence[int]) -> None:
+        self._loader, self._given = loader, task["samples_per_batch"]
+        self._hint = _batch_size(loader)
+        self._progress = progress
+        self._gaps: list[float] = []
+        self._iterator: Any = None
+        self._first: Any = None
+        self._begun = time.perf_counter()
+        self._ended = False
+        self._bytes = self._samples = 0
+        self.batches = 0
+
+    def first(self) -> None:
+        """Takes `FIRST_BATCHES`; what the loader raises here is the user's own error."""
+        self._iterator = iter(self._loader)
+        while self.batches < FIRST_BATCHES and not self._ended:
+            self._take()
+        if self.batches == 0:
+            raise ValueError("the loader yields no batch with 0 workers")
+
+    def rest(self) -> tuple[str, ...]:
+        """Goes on towards the end of the epoch for `EPOCH_SECONDS`; an error here becomes a note."""
+        try:
+            while not self._ended and time.perf_counter() - self._begun < EPOCH_SECONDS:
+                self._take()
+        except Exception as error:
+            last = traceback.format_exception_only(error)[-1].strip()
+            return (f"with 0 workers the loader fails at batch {self.batches + 1}: {last}",)
+        return ()
+
+    def _take(self) -> None:
+        begun = time.perf_counter()
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            self._ended = True
+            return
+        self._gaps.append(time.perf_counter() - begun)
+        self._first = batch if self._first is None else self._first
+        self._bytes = max(self._bytes, batch_bytes(batch))
+        self._samples += self._given or count_samples(batch, self._hint).samples or 0
+        self.batches += 1
+        self._progress[0] = self.batches
+
+    def record(self, source: Any) -> Probe:
+        """The probe so far."""
+        count = count_samples(self._first, self._hint)
+        batches, samples = self._epoch()
+        iterable = _is_iterable(self._loader)
+        return Probe(
+            samples_per_batch=self._given or count.samples,
+            samples_evidence="given by the caller" if self._given else count.evidence,
+            samples_ambiguous=not self._given and count.ambiguous,
+            batch_bytes=self._bytes,
+            tensors_per_batch=count_tensors(self._first),
+            batch_structure=describe_structure(self._first),
+            epoch_batches=batches,
+            epoch_samples=samples,
+            iterable=iterable,
+            start_method=multiprocessing.get_start_method(),
+            pickle_problems={m: shipping.pickle_problem(self._loader, m) for m in ("spawn", "forkserver")},
+            batches_seen=self.batches,
+            batch_seconds=statistics.median(self._gaps[1:]) if len(self._gaps) > 1 else None,
+            current=source.current,
+            notes=_rank_note(self._loader),
+        )
+
+    def _epoch(self) -> tuple[int | None, int | None]:
+        """Batches and samples of an epoch: counted where it ended, else what a map-style sampler states."""
+        if self._ended:
+            return self.batches, self._samples
+        if _is_iterable(self._loader) is not False:
+            return None, None
+        batches = samples = None
+        with contextlib.suppress(Exception):
+            batches = len(self._loader)
+        with contextlib.suppress(Exception):
+            samples = len(self._loader.sampler) if self._hint else None
+        return batches, samples
+
+
+def _batch_size(loader: Any) -> int | None:
+    size = getattr(loader, "batch_size", None)
+    return size if isinstance(size, int) else None
+
+
+def _is_iterable(loader: Any) -> bool | None:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    return isinstance(loader.dataset, IterableDataset) if isinstance(loader, DataLoader) else None
+
+
+def _rank_note(loader: Any) -> tuple[str, ...]:
+    replicas = getattr(getattr(loader, "sampler", None), "num_replicas", 1)
+    if isinstance(replicas, int) and replicas > 1:
+        return (f"figures are for one rank of {replicas}; ranks on one host share its CPU cores",)
+    return ()
+
+
+def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Any) -> tuple[str, ...]:
+    channel.send(phase="reference")
+    try:
+        found = reference(lambda: source.build(zero), REFERENCE_SECONDS)
+    except Exception as error:
+        return (f"data are not compared between settings, since the reference failed: {type(error).__name__}: {error}",)
+    with open(path, "w") as file:
+        json.dump(found.to_json(), file)
+    return ()

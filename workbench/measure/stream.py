@@ -1,0 +1,118 @@
+"""Batches of a loader over as many epochs as a trial needs, with the time of each arrival."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterable, MutableSequence
+from typing import Any
+
+
+class EmptyLoaderError(Exception):
+    """The loader yields nothing."""
+
+
+class Stream:
+    """An endless run of batches, epoch after epoch.
+
+    Args:
+        loader: Iterable of batches.
+        count: Says how many samples a batch holds.
+        step: Called with each batch before the next is asked for, or None.
+        progress: Its item 0 is set to the number of batches taken; seen from outside, that is the sign of life.
+    """
+
+    def __init__(
+        self, loader: Iterable[Any], count: Callable[[Any], int], step: Any, progress: MutableSequence[int]
+    ) -> None:
+        self.loader, self.count, self._step, self._progress = loader, count, step, progress
+        self.iterator: Any = None
+        self.batches = 0
+        self.samples = 0
+        self.epochs_ended = 0
+        self.edges: list[float] = []
+        self.arrived = time.perf_counter()
+
+    def start(self) -> tuple[float, Any]:
+        """Makes the iterator and takes the first batch; returns the seconds that took, and the batch."""
+        begun = time.perf_counter()
+        self.iterator = iter(self.loader)
+        batch = next(self.iterator)
+        self.arrived = time.perf_counter()
+        self.batches, self.samples = 1, self.count(batch)
+        self._progress[0] = 1
+        if self._step is not None:
+            self._step(batch)
+        return self.arrived - begun, batch
+
+    def take(self) -> tuple[float, bool]:
+        """Takes a batch, starting the next epoch where this one has ended; returns its arrival and whether it did."""
+        ended = False
+        try:
+            batch = next(self.iterator)
+        except StopIteration:
+            batch, ended = self._next_epoch(), True
+        arrived = self.arrived = time.perf_counter()
+        self.batches += 1
+        self._progress[0] = self.batches
+        self.samples += self.count(batch)
+        if self._step is not None:
+            self._step(batch)
+        return arrived, ended
+
+    def _next_epoch(self) -> Any:
+        self.epochs_ended += 1
+        _advance_epoch(self.loader, self.epochs_ended)
+        if not hasattr(self.loader, "__next__"):
+            self.iterator = None  # workers of the old epoch end before those of the next begin, as in a for loop
+        self.iterator = iter(self.loader)
+        try:
+            batch = next(self.iterator)
+        except StopIteration:
+            raise EmptyLoaderError("an epoch after the first gave no batch") from None
+        self.edges.append(time.perf_counter() - self.arrived)
+        return batch
+
+    def end_epoch_early(self) -> float | None:
+        """Lets the epoch end after the batches in flight, starts the next, and returns the seconds of that edge.
+
+        None where the iterator offers no way to stop handing out indices.
+        """
+        if not hasattr(self.iterator, "_sampler_iter"):
+            return None
+        edges = len(self.edges)
+        self.iterator._sampler_iter = iter(())
+        while len(self.edges) == edges:
+            self.take()
+        return self.edges[-1]
+
+    def shut_down(self) -> None:
+        """Ends the workers; afterwards the stream is over."""
+        iterator, self.iterator = self.iterator, None
+        for owner in (iterator, self.loader):
+            stop = getattr(owner, "_shutdown_workers", None)
+            if callable(stop):
+                stop()
+        with contextlib.suppress(AttributeError):
+            self.loader._iterator = None  # a persistent iterator would keep itself alive
+        del iterator, owner
+        gc.collect()
+
+
+def why_empty(loader: Any) -> str:
+    size = None
+    with contextlib.suppress(Exception):
+        size = len(loader.dataset)
+    if size is None:
+        return "the loader yields no batch at all"
+    last = " and drop_last=True drops the only one, which is not full" if getattr(loader, "drop_last", False) else ""
+    return f"the loader yields no batch: its dataset holds {size} samples{last}"
+
+
+def _advance_epoch(loader: Any, epoch: int) -> None:
+    """Calls `set_epoch` on the loader's samplers as a training loop would; a sampler that refuses is left alone."""
+    for owner in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        move = getattr(owner, "set_epoch", None)
+        if callable(move):
+            move(epoch)

@@ -1,0 +1,240 @@
+"""From what the warden saw to a `TrialRun`: which status, and a reason a person can act on. Pure functions."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.machine import format_bytes
+from workbench.measure.records import Memory, TrialRun, Window
+from workbench.measure.statistics import used_windows
+
+_CRASHES = {"SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"}
+_AFTER_MEASURING = ("epoch edge", "shutdown", "data check")
+_SHM_TEXTS = (
+    "unable to allocate shared memory",
+    "unable to open shared memory",
+    "Bus error",
+    "insufficient shared memory",
+)
+_DESCRIPTOR_TEXTS = ("Too many open files", "received 0 items of ancdata")
+_PICKLE_TEXTS = (
+    "PicklingError",
+    "cannot pickle",
+    "Can't pickle",
+    "can't pickle",
+    "Can't get attribute",
+    "Can't get local",
+)
+_CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
+
+SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer workers or a smaller prefetch_factor"
+MEMORY_ADVICE = "use fewer workers or a smaller prefetch_factor"
+DESCRIPTOR_ADVICE = (
+    "put many small tensors into one, raise the limit (ulimit -n), or share by file_system "
+    "(torch.multiprocessing.set_sharing_strategy)"
+)
+
+
+OVERSUBSCRIBED_THREADS = 4
+"""Busy threads of one worker from which it counts as running a pool: one loads, one sends batches, and one hands over
+their descriptors."""
+
+
+def make_run(
+    settings: LoaderSettings,
+    verdict: dict[str, Any],
+    limits: dict[str, Any],
+    *,
+    cores: int,
+    started_at: float,
+    cold: bool,
+) -> TrialRun:
+    """The record of one run.
+
+    Args:
+        settings: What was run.
+        verdict: The warden's summary.
+        limits: The limits that the run had; named in reasons.
+        cores: Cores that the trial could use.
+        started_at: Seconds since the epoch (UTC).
+        cold: Whether this was the first run of its sweep.
+    """
+    status, reason = judge(settings, verdict, limits)
+    done, error = verdict.get("done") or {}, verdict.get("error") or {}
+    windows = tuple(Window(**w) for w in verdict.get("windows", ()))
+    check = done.get("check") or {}
+    notes = [*check.get("notes", ()), *_notes(settings, verdict, cores)]
+    if error.get("worker") is not None:
+        notes.append(f"raised in worker {error['worker']}")
+    return TrialRun(
+        settings=settings,
+        status=status,
+        reason=reason,
+        windows=windows,
+        mode=done.get("mode", "steady"),
+        first_batch_seconds=done.get("first_batch_seconds"),
+        epoch_edge_seconds=done.get("epoch_edge_seconds"),
+        shutdown_seconds=done.get("shutdown_seconds"),
+        batch_seconds_p50=done.get("batch_seconds_p50"),
+        batch_seconds_p95=done.get("batch_seconds_p95"),
+        batch_seconds_max=done.get("batch_seconds_max"),
+        memory=Memory(**verdict.get("memory", {})),
+        cpu_cores_used=verdict.get("cpu_cores_used"),
+        peak_threads=verdict.get("peak_threads"),
+        start_method=done.get("start_method", ""),
+        cold=cold,
+        noisy=used_windows(windows, cores)[1] if windows else False,
+        batches_total=done.get("batches") or verdict.get("batches", 0),
+        worker_samples=tuple(check["worker_samples"]) if check.get("worker_samples") else None,
+        error_type=error.get("type", ""),
+        traceback_text=error.get("traceback", ""),
+        output_tail=verdict.get("output", ""),
+        output_bytes=verdict.get("output_bytes", 0),
+        overhead_seconds=overhead(verdict),
+        notes=tuple(dict.fromkeys(notes)),
+        started_at=started_at,
+    )
+
+
+def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason of a run from how it ended."""
+    ended, windows = verdict["ended"], verdict.get("windows", ())
+    if ended == "cancelled" or ended == "caller gone":
+        return "killed", "stopped before it was done; run the sweep again with resume to measure it"
+    if ended in ("memory", "machine memory"):
+        return "over_memory", _memory_reason(verdict, limits, ended)
+    if ended in ("silence", "deadline"):
+        alive = verdict.get("silent_seconds", 0.0) < limits["silence_seconds"] / 2
+        if ended == "deadline" and windows and alive and verdict["phase"] in _AFTER_MEASURING:
+            return "ok", ""
+        return "timed_out", _hang_reason(settings, verdict, limits)
+    if ended == "server lost":
+        return "failed", "the process that starts trials ended; the next trial starts a new one. " + _tail(verdict)
+    if verdict.get("error"):
+        return _judge_error(settings, verdict)
+    if verdict.get("done"):
+        return _judge_done(verdict)
+    return _judge_death(verdict.get("exit_code"), "the trial's process", verdict)
+
+
+def overhead(verdict: dict[str, Any]) -> float | None:
+    """Wall seconds of the run that went neither into the loader's own start-up and shutdown nor into measuring."""
+    done = verdict.get("done")
+    if not done or "wall_seconds" not in verdict:
+        return None
+    return verdict["wall_seconds"] - done["accounted_seconds"]
+
+
+def _judge_done(verdict: dict[str, Any]) -> tuple[str, str]:
+    check = verdict["done"].get("check") or {}
+    if check.get("status") == "wrong_data":
+        return "wrong_data", check["reason"]
+    if not verdict.get("windows"):
+        return "failed", f"nothing could be measured in {verdict.get('batches', 0)} batches"
+    return "ok", ""
+
+
+def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str, str]:
+    error = verdict["error"]
+    text = f"{error['type']}: {error['message']}" + (f" ({error['line']})" if error["line"] else "")
+    everything = text + error["traceback"] + verdict.get("output", "")
+    codes = {worker: code for worker, code in error.get("exit_codes", {}).items() if error.get("worker") is None}
+    if any(part in everything for part in _SHM_TEXTS):
+        return "failed", f"shared memory: {error['message'].splitlines()[0]}; {SHM_ADVICE}"
+    if any(part in text for part in _DESCRIPTOR_TEXTS):
+        return "failed", f"too many open files: {DESCRIPTOR_ADVICE}"
+    if codes:
+        worker, code = next(iter(codes.items()))
+        return _judge_death(code, f"worker {worker}", verdict)
+    if error["type"] == "MemoryError":
+        return "over_memory", f"{text}; {MEMORY_ADVICE}"
+    if any(part in everything for part in _CUDA_TEXTS):
+        return (
+            "failed",
+            f"the dataset uses the accelerator inside a forked worker ({error['line']}); copy in the training loop",
+        )
+    if any(part in text for part in _PICKLE_TEXTS):
+        method = settings.multiprocessing_context or "the start method"
+        return "failed", f"{method} has to pickle the loader and cannot: {text}; move it to module level, or use fork"
+    if error.get("empty"):
+        return "failed", error["message"]
+    hint = "; give a collate_fn that pads" if "equal size" in text or "resize storage" in text else ""
+    return "failed", text + hint
+
+
+def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[str, str]:
+    """Status and reason when a process ended without a word; the exit code knows, the exception's text may not."""
+    if code is None or code >= 0:
+        return "failed", f"{who} exited with code {code} without an error; {_tail(verdict)}".rstrip("; ")
+    name = signal.Signals(-code).name
+    if name == "SIGBUS":
+        return "failed", f"{who} died of SIGBUS: shared memory is full; {SHM_ADVICE}"
+    if name in _CRASHES:
+        return "failed", f"{who} crashed ({name}) in native code; {_tail(verdict)}".rstrip("; ")
+    if name == "SIGKILL":
+        memory = verdict.get("memory", {})
+        peak = memory.get("peak_pss_bytes") or memory.get("peak_rss_bytes")
+        seen = f"; the trial's memory was last seen at {format_bytes(peak)}" if peak else ""
+        return "killed", f"{who} was killed (SIGKILL), usually because the machine ran out of memory{seen}"
+    return "killed", f"{who} was ended by {name}"
+
+
+def _memory_reason(verdict: dict[str, Any], limits: dict[str, Any], ended: str) -> str:
+    peak = verdict.get("memory", {}).get("peak_pss_bytes")
+    seen = format_bytes(peak) if peak else "its memory"
+    if ended == "machine memory":
+        return (
+            f"the machine had less than {format_bytes(limits['floor_bytes'])} of memory left, so the trial was stopped "
+            f"at {seen}; {MEMORY_ADVICE}"
+        )
+    return f"memory reached {seen}, over the limit of {format_bytes(limits['memory_bytes'])}; {MEMORY_ADVICE}"
+
+
+def _hang_reason(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, Any]) -> str:
+    batches, output = verdict.get("batches", 0), verdict.get("output", "")
+    if any(part in output for part in _DESCRIPTOR_TEXTS):
+        return f"hang: a worker ran out of open files and its batch was lost; {DESCRIPTOR_ADVICE}"
+    if any(part in output for part in _PICKLE_TEXTS):
+        return "hang: a worker could not pickle its batch or its exception, which torch waits for for ever; " + _tail(
+            verdict
+        )
+    silent = verdict.get("silent_seconds", 0.0)
+    if verdict["ended"] == "deadline" and silent < limits["silence_seconds"] / 2:
+        return (
+            f"not done after {limits['deadline_seconds']:.0f} s, in phase {verdict['phase']}; give the trial more time"
+        )
+    if batches == 0 and settings.num_workers and settings.multiprocessing_context in (None, "fork"):
+        return (
+            f"hang: no first batch after {silent:.0f} s; a lock held at fork stays held in the worker, "
+            "try multiprocessing_context='spawn' or 'forkserver'"
+        )
+    return f"hang at batch {batches + 1}: nothing came for {silent:.0f} s; one item blocks, or a worker is stopped"
+
+
+def _notes(settings: LoaderSettings, verdict: dict[str, Any], cores: int) -> list[str]:
+    notes = []
+    busy = verdict.get("busy_threads") or 0
+    if busy >= OVERSUBSCRIBED_THREADS and busy * settings.num_workers > cores:
+        notes.append(
+            f"oversubscribed: {settings.num_workers} workers x {busy} busy threads on {cores} cores "
+            f"({verdict.get('peak_threads')} threads in all); call torch.set_num_threads(1) in worker_init_fn"
+        )
+    warnings = repeated_warnings(verdict.get("output", ""))
+    return notes + warnings
+
+
+def repeated_warnings(output: str) -> list[str]:
+    """Each different warning in the output once, with how often it stands there."""
+    counts: dict[str, int] = {}
+    for line in output.splitlines():
+        if "Warning: " in line:
+            text = line.split(": ", 1)[-1].strip() if line.count(": ") else line
+            counts[text[:200]] = counts.get(text[:200], 0) + 1
+    return [f"{text} ({count} times)" if count > 1 else text for text, count in list(counts.items())[:5]]
+
+
+def _tail(verdict: dict[str, Any]) -> str:
+    lines = [line for line in verdict.get("output", "").splitlines() if line.strip()]
+    return f"its last line of output: {lines[-1][:200]}" if lines else ""
