@@ -32,14 +32,14 @@ def probe_of(**changes: Any) -> Probe:
 
 def run_of(settings: LoaderSettings, rate: float, *, memory_bytes: int | None = None, **changes: Any) -> TrialRun:
     """A run of four windows at exactly this rate (samples/s)."""
-    windows = tuple(Window(at_seconds=float(i), seconds=0.25, batches=1, samples=1) for i in range(4))
-    windows = tuple(Window(w.at_seconds, 1000 / rate, 1000 // 16, 1000) for w in windows)
+    windows = tuple(Window(float(at), 1600 / rate, batches=100, samples=1600) for at in range(4))
     known = {
+        "status": "ok",
         "windows": windows,
         "first_batch_seconds": 0.1,
         "memory": Memory(peak_pss_bytes=memory_bytes, peak_rss_bytes=memory_bytes),
     }
-    return TrialRun(settings, "ok", **{**known, **changes})
+    return TrialRun(settings, **{**known, **changes})
 
 
 class ScriptedServer:
@@ -109,6 +109,8 @@ def broken_probe() -> ProbeError:
     return ProbeError("the loader does not work with 0 workers: ValueError: no file", error_type="ValueError")
 
 
-def factory(num_workers: int = 0, prefetch_factor: int | None = None, persistent_workers: bool = False) -> Iterator[int]:
+def factory(
+    num_workers: int = 0, prefetch_factor: int | None = None, persistent_workers: bool = False
+) -> Iterator[int]:
     """A loader that no test iterates."""
     return iter(())

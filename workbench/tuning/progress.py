@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import queue
 import sys
+import time
 from typing import Any
 
 from workbench.measure.result import TrialResult
 from workbench.tuning.control import Event
 
-SECONDS_BETWEEN_LINES_IN_A_FILE = 10.0  # where a line cannot be rewritten, each update is a new one
+SECONDS_BETWEEN_DRAWINGS = 1.0  # an hour's sweep draws some 100 kB in a terminal, and one widget in a notebook
+SECONDS_BETWEEN_LINES_IN_A_FILE = 10.0  # where a line cannot be rewritten, each drawing adds one
 
 
 class ProgressLine:
@@ -19,6 +21,7 @@ class ProgressLine:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._bar: Any = None
         self._fastest: TrialResult | None = None
+        self._next_drawing = 0.0
 
     def __call__(self, event: Event) -> None:
         if event["kind"] in ("phase", "plan", "run_started", "run_finished", "state"):
@@ -30,12 +33,15 @@ class ProgressLine:
             self._bar = _new_bar()
         while not self._events.empty():
             self._take(self._events.get())
-        self._bar.refresh()
+        if time.monotonic() >= self._next_drawing:
+            self._bar.refresh()
+            self._next_drawing = time.monotonic() + _seconds_between_drawings()
 
     def close(self) -> None:
         """Leaves the last state standing."""
         if self._bar is not None:
             self.draw()
+            self._bar.set_description_str("", refresh=False)
             self._bar.close()
 
     def _take(self, event: Event) -> None:
@@ -65,12 +71,15 @@ class ProgressLine:
 def _new_bar() -> Any:
     from tqdm.auto import tqdm
 
-    rewritable = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(
         total=None,
-        unit="run",
         leave=True,
         dynamic_ncols=True,
-        mininterval=0.3 if rewritable else SECONDS_BETWEEN_LINES_IN_A_FILE,
-        bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}] {postfix}",
+        mininterval=_seconds_between_drawings(),
+        bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]",
     )
+
+
+def _seconds_between_drawings() -> float:
+    rewritable = sys.stderr.isatty() or "ipykernel" in sys.modules
+    return SECONDS_BETWEEN_DRAWINGS if rewritable else SECONDS_BETWEEN_LINES_IN_A_FILE

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 MOST_NAMED = 4  # settings that a sentence lists before it only counts them
 
+# torch warns by counting cores, which says nothing about a loader that waits; here it was measured instead.
+TORCH_WORKER_WARNING = "UserWarning: This DataLoader will create"
+
 _ENDED_EARLY = {
     "budget": "the time budget ended",
     "stopped": "the sweep was stopped",
@@ -137,10 +140,10 @@ def _ties(results: Results) -> Iterator[str]:
         return
     if results.ranking.kept_current:
         why = "kept because a change gains nothing certain"
-    elif all(best.settings.num_workers < trial.settings.num_workers for trial in tied):
+    elif best.settings.num_workers < min(trial.settings.num_workers for trial in tied):
         why = "chosen for fewer workers"
     else:
-        why = "chosen for fewer workers, then less memory, then a smaller prefetch"
+        why = "chosen for fewer workers, or with as many for less memory, a smaller prefetch or a shorter epoch restart"
     yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {_list(tied)}; it was {why}."
 
 
@@ -172,7 +175,7 @@ def _conditions(results: Results) -> Iterator[str]:
     if results.options.get("step"):
         yield "Measured at the pace of your step: where the step sets the pace, more workers cannot help."
     notes = (*results.notes, *(results.probe.notes if results.probe else ()), *best.notes)
-    yield from dict.fromkeys(notes)
+    yield from (note for note in dict.fromkeys(notes) if not note.startswith(TORCH_WORKER_WARNING))
     yield "Measured on this loader and this machine; measure again when data, transforms, batch size or machine change."
 
 

@@ -25,6 +25,7 @@ from workbench.measure.records import Probe, TrialRun, probe_from_json, run_from
 APPLICATION_ID = 0x4C574231  # "LWB1" in the file's header: another program's SQLite file is told apart
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0  # how long to wait for another sweep's commit, which takes milliseconds
+CHECKS = 3  # looks at a file before it is called damaged
 LOST_STARTS_ALLOWED = 1  # starts of one settings that may end with the whole process before they are given up
 
 _SCHEMA = """
@@ -109,6 +110,9 @@ class SweepStore:
         _check_file(self.path, must_exist=read_only)
         with _said_plainly(self.path):
             self._db = _open_for_reading(self.path) if read_only else self._open_for_writing()
+            if read_only and self._db.execute("PRAGMA user_version").fetchone()[0] == 0:
+                self._db.close()
+                raise StoreError(_empty(self.path))
 
     def __enter__(self) -> SweepStore:
         return self
@@ -234,7 +238,7 @@ class SweepStore:
     def _no_such_sweep(self, name: str | None, source: str | None) -> str:
         names = self.names()
         if not names:
-            return f"{self.path} holds no sweep yet; run one first: workbench sweep LOADER --store {self.path}"
+            return _empty(self.path)
         shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         what = f"named {name!r}" if name is not None else f"of {source}"
         return f"{self.path} holds no sweep {what}; it holds {shown}."
@@ -292,10 +296,23 @@ def _switch_to_wal(db: sqlite3.Connection) -> bool:
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection:
-    """Reads beside a writer at work; without one, reads the file as it lies there and leaves nothing next to it."""
+    """Reads beside a writer at work; from a folder where nothing can be written, reads the file as it lies there."""
+    if os.access(path, os.W_OK) and os.access(path.absolute().parent, os.W_OK):
+        # "rw", so that closing removes the log that opening made; "ro" would leave it behind.
+        db = _connect(f"{path.absolute().as_uri()}?mode=rw")
+        db.execute("PRAGMA query_only = 1")
+        return db
+    return _open_untouched(path)
+
+
+def _open_untouched(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing and, unless a writer is at work, leaves nothing beside the file."""
+    return _connect(f"{path.absolute().as_uri()}?mode=ro{'' if _has_log(path) else '&immutable=1'}")
+
+
+def _has_log(path: Path) -> bool:
     log = path.with_name(path.name + "-wal")
-    at_work = log.exists() and log.stat().st_size > 0
-    return _connect(f"{path.absolute().as_uri()}?mode=ro{'' if at_work else '&immutable=1'}")
+    return log.exists() and log.stat().st_size > 0
 
 
 def _create_schema(db: sqlite3.Connection) -> None:
@@ -324,35 +341,51 @@ def _check_file(path: Path, *, must_exist: bool) -> None:
             raise StoreError(f"{path} cannot be created: there is no folder {path.absolute().parent}; create it first.")
         return
     with _said_plainly(path):
-        if path.stat().st_size == 0 and not must_exist:
+        if path.stat().st_size == 0:
             return
-        with path.open("rb") as file:
-            head = file.read(16)
-        if head != b"SQLite format 3\0":
-            raise StoreError(
-                f"{path} is not a sweep store (not a SQLite file); it was left as it is: name another file."
-            )
-        db = _open_for_reading(path)
-        try:
-            _check_contents(path, db)
-        finally:
-            db.close()
+        _check_header(path)
+        for attempt in range(CHECKS):
+            try:
+                return _check_contents(path)
+            except (StoreError, sqlite3.DatabaseError):
+                # A writer that came in the middle of the check may have been seen half-way; look again.
+                if attempt == CHECKS - 1:
+                    raise
+                time.sleep(0.05)
 
 
-def _check_contents(path: Path, db: sqlite3.Connection) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application != APPLICATION_ID and (tables or version):
-        raise StoreError(f"{path} is a SQLite file of another program; it was left as it is: name another file.")
-    if version > SCHEMA_VERSION:
+def _check_header(path: Path) -> None:
+    """Tells foreign and newer files by their first bytes, where SQLite keeps both numbers (file format, 1.3)."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if head[:16] != b"SQLite format 3\0":
+        raise StoreError(f"{path} is not a sweep store (not a SQLite file); it was left as it is: name another file.")
+    version, application = (int.from_bytes(head[at : at + 4], "big") for at in (60, 68))
+    if application not in (0, APPLICATION_ID):
+        raise StoreError(_foreign(path))
+    if application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} was written by a newer Loader Workbench (schema {version}, this one reads up to "
             f"{SCHEMA_VERSION}); it was left as it is: upgrade with pip install -U loader-workbench."
         )
-    (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise StoreError(_damaged(path, verdict))
+
+
+def _check_contents(path: Path) -> None:
+    db = _open_untouched(path)
+    try:
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (tables,) = db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application != APPLICATION_ID and tables:
+            raise StoreError(_foreign(path))
+        (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise StoreError(_damaged(path, verdict))
+    finally:
+        db.close()
+
+
+def _foreign(path: Path) -> str:
+    return f"{path} is a SQLite file of another program; it was left as it is: name another file."
 
 
 def _damaged(path: Path, detail: object) -> str:
@@ -427,6 +460,10 @@ def _sweep_from_row(row: tuple[Any, ...]) -> SweepRecord:
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
+
+
+def _empty(path: Path) -> str:
+    return f"{path} holds no sweep yet; run one first: workbench sweep LOADER --store {path}"
 
 
 def _numbered(name: str) -> Iterator[str]:

@@ -1,0 +1,110 @@
+"""What is exported: settings, the arguments they mean for a DataLoader, and where they come from."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.result import TrialResult
+
+if TYPE_CHECKING:
+    from workbench.tuning.results import Results
+
+REGENERATE = "Written by Loader Workbench; measure again rather than editing."
+
+
+@dataclass(frozen=True)
+class Document:
+    """Settings to be written.
+
+    Attributes:
+        settings: The knobs.
+        provenance: Where they come from, in JSON types; empty for settings that no sweep stands behind.
+        notes: What the reader has to know to use them.
+    """
+
+    settings: LoaderSettings
+    provenance: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def loader_kwargs(self) -> dict[str, Any]:
+        """Arguments of `DataLoader`: no key that these values make invalid."""
+        return self.settings.loader_kwargs()
+
+    def comment(self) -> list[str]:
+        """Provenance and notes as lines for a file's head."""
+        return [REGENERATE, *_flat(self.provenance), *self.notes]
+
+
+def document_of(settings: LoaderSettings, results: Results | None = None) -> Document:
+    """The document for these settings; with `results`, what was measured goes with them."""
+    trial = results.trial(settings) if results is not None else None
+    provenance = {} if results is None else _provenance(results, trial)
+    return Document(settings, provenance, tuple(_notes(settings, trial)))
+
+
+def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
+    measured: dict[str, Any] = {}
+    if trial is not None and trial.estimate is not None:
+        measured = {
+            "samples_per_second": _short(trial.estimate.samples_per_second),
+            "samples_per_second_95_percent": [_short(trial.estimate.low), _short(trial.estimate.high)],
+            "starts": trial.estimate.starts,
+            "peak_pss_bytes": trial.peak_pss_bytes,
+            "first_batch_seconds": _short(trial.first_batch_seconds),
+            "data": "cold" if all(run.cold for run in trial.runs) else "warm",
+            "start_method": next((run.start_method for run in trial.runs if run.start_method), None),
+        }
+    return {
+        "tool": f"loader-workbench {_version()}",
+        "sweep": results.name,
+        "loader": results.source,
+        "date": datetime.datetime.fromtimestamp(results.created, datetime.timezone.utc).isoformat(timespec="seconds"),
+        "machine": results.machine,
+        "measured": {name: value for name, value in measured.items() if value is not None},
+    }
+
+
+def _notes(settings: LoaderSettings, trial: TrialResult | None) -> list[str]:
+    notes = []
+    if settings.batch_on_worker:
+        notes.append(
+            "Whole batches are formed by the workers: workbench.loaders.batching.whole_batches(loader) does it to a "
+            "DataLoader; or give it batch_size=None and a dataset that yields batches."
+        )
+    method = settings.multiprocessing_context or next((r.start_method for r in trial.runs) if trial else iter(()), "")
+    if settings.num_workers and method == "fork" and settings.multiprocessing_context is None:
+        notes.append(
+            "Workers were started by fork; where that is not the default (macOS, Windows, Linux from Python 3.14) "
+            "dataset and collate_fn must be picklable."
+        )
+    if settings.num_workers and method in ("spawn", "forkserver"):
+        notes.append(f"Workers are started by {method}: dataset and collate_fn must be picklable.")
+    return notes
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> list[str]:
+    lines = []
+    for name, value in values.items():
+        if isinstance(value, dict):
+            lines += _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            text = " to ".join(map(str, value)) if isinstance(value, list) else str(value)
+            lines.append(f"{prefix}{name}: {' '.join(text.split())}")
+    return lines
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("loader-workbench")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
