@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from workbench.cli import main
 from workbench.cli.arguments import build_parser, knob_values, knobs_asked
-from workbench.errors import SettingsError
+from workbench.cli.checking import judge
+from workbench.errors import SettingsError, StoreError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import TrialRun, Window
+from workbench.measure.result import TrialResult
+from workbench.tuning.export import export, load_settings
+from workbench.tuning.store import SweepStore
 
 
 @pytest.mark.parametrize(
@@ -107,3 +117,231 @@ def run(*argv: str, **kwargs) -> subprocess.CompletedProcess:
     """One `workbench` command in a process of its own."""
     command = [sys.executable, "-m", "workbench.cli", *argv]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **kwargs)
+
+
+LOADERS = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+
+class Squares(Dataset):
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, index):
+        return torch.full((64,), float(index)) ** 2
+
+
+class Broken(Squares):
+    def __getitem__(self, index):
+        raise RuntimeError("no such picture: 17.jpg")
+
+
+class FailsInWorkers(Squares):
+    def __getitem__(self, index):
+        if torch.utils.data.get_worker_info() is not None:
+            raise RuntimeError("only at home")
+        return super().__getitem__(index)
+
+
+def make(num_workers=0, prefetch_factor=None):
+    return DataLoader(Squares(), batch_size=16, num_workers=num_workers, prefetch_factor=prefetch_factor)
+
+
+def broken(num_workers=0):
+    return DataLoader(Broken(), batch_size=16, num_workers=num_workers)
+
+
+def fails_in_workers(num_workers=0):
+    return DataLoader(FailsInWorkers(), batch_size=16, num_workers=num_workers)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with loaders.py and a finished sweep of one of them in sweeps.db; `swept` holds what it printed."""
+    path = tmp_path_factory.mktemp("cli")
+    (path / "loaders.py").write_text(LOADERS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(folder):
+    return run("sweep", "loaders.py:make", "--num-workers", "0,1", "--name", "first", "--json", cwd=folder)
+
+
+def test_sweep_prints_one_json_document_and_nothing_else(swept):
+    assert swept.returncode == 0, swept.stderr
+    told = json.loads(swept.stdout)
+    assert swept.stdout.count("\n") == 1
+    assert told["name"] == "first" and told["ending"] == "finished"
+    assert [row["num_workers"] for row in told["rows"]] == [0, 1]
+    assert told["best"] in [{knob: row[knob] for knob in told["best"]} for row in told["rows"]]
+    assert told["rows"][0]["prefetch_factor"] is None
+    assert {row["status"] for row in told["rows"]} == {"ok"}
+    assert all(row["samples_per_second"] > 0 for row in told["rows"])
+
+
+def test_show_gives_the_same_document_again(swept, folder):
+    shown = run("show", "--json", cwd=folder)
+    assert shown.returncode == 0, shown.stderr
+    assert json.loads(shown.stdout) == json.loads(swept.stdout)
+
+
+def test_show_prints_a_table_and_the_recommendation(swept, folder):
+    shown = run("show", "sweeps.db", "--name", "first", cwd=folder)
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert json.loads(swept.stdout)["recommendation"] in shown.stdout
+    assert "0 workers" in shown.stdout and "1 worker" in shown.stdout
+
+
+def test_a_closed_pipe_is_no_error(swept, folder):
+    command = f"{sys.executable} -m workbench.cli show | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+@pytest.mark.parametrize("format", ["yaml", "json", "python", "lightning", "transformers", "hydra"])
+def test_export_in_every_format_to_the_terminal(swept, folder, format):
+    done = run("export", "--format", format, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "num_workers" in done.stdout
+    assert done.stderr == ""
+
+
+def test_exported_file_is_read_back_and_checked(swept, folder):
+    assert run("export", "--out", "loader.yaml", cwd=folder).returncode == 0
+    best = json.loads(swept.stdout)["best"]
+    assert load_settings(folder / "loader.yaml") == LoaderSettings.from_dict(best)
+    checked = run("check", "loader.yaml", "loaders.py:make", "--starts", "2", "--json", cwd=folder)
+    told = json.loads(checked.stdout)
+    assert checked.returncode == (0 if told["right"] else 1)
+    assert told["exported"]["status"] == "ok" and told["exported"]["num_workers"] == best["num_workers"]
+
+
+def test_report_is_one_page(swept, folder):
+    done = run("report", "--out", "report.html", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "first" in (folder / "report.html").read_text()
+
+
+def test_check_says_no_to_settings_that_no_longer_work(swept, folder):
+    assert run("export", "--out", "one.json", cwd=folder).returncode == 0
+    export(LoaderSettings(num_workers=1), folder / "worker.json")
+    checked = run("check", "worker.json", "loaders.py:fails_in_workers", "--starts", "2", cwd=folder)
+    assert checked.returncode == 1
+    assert "NO" in checked.stdout and "only at home" in checked.stdout
+
+
+def test_a_loader_that_raises_is_an_answer_of_no_with_the_users_own_line(folder):
+    done = run("sweep", "loaders.py:broken", "--num-workers", "0,1", "--json", cwd=folder)
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    line = next(n for n, text in enumerate(LOADERS.splitlines(), start=1) if "17.jpg" in text)
+    assert "no such picture: 17.jpg" in said and f"loaders.py:{line}" in said
+    assert "Traceback" not in done.stderr
+    assert json.loads(done.stdout) == {"error": said.partition("sweep: ")[2], "kind": "ProbeError"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("sweep", "loaders.py:nope"), ("'loaders.py:nope'", "defines no 'nope'")),
+        (("sweep", "missing.py:make"), ("'missing.py:make'", "no file")),
+        (("sweep", "sample:paintings"), ("'sample:paintings'", "photos")),
+        (("sweep", "loaders.py:make", "--num-workers", "two"), ("num_workers='two'", "num_workers=2")),
+        (("sweep", "loaders.py:make", "--num-workers", "-1"), ("-1", "num_workers")),
+        (("sweep", "loaders.py:make", "--set", "wrkers=1"), ("'wrkers'", "num_workers")),
+        (("sweep", "loaders.py:make", "--strategy", "best"), ("'best'", "race")),
+        (("sweep", "loaders.py:make", "--budget", "soon"), ("'soon'", "120s")),
+        (("sweep", "loaders.py:make", "--memory-limit", "lots"), ("'lots'", "8GiB")),
+        (("show", "missing.db"), ("missing.db", "store")),
+        (("show", "loaders.py"), ("loaders.py", "not a SQLite file")),
+        (("export", "missing.db"), ("missing.db", "store")),
+        (("check", "missing.yaml", "loaders.py:make"), ("missing.yaml",)),
+        (("check", "missing.yaml", "loaders.py:make", "--starts", "1"), ("--starts 1", "2 or more")),
+    ],
+)
+def test_wrong_use_says_value_rule_and_way_out_in_one_sentence(argv, said, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(argv) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1 and err.startswith(f"workbench {argv[0]}: ")
+    for part in said:
+        assert part in err
+
+
+def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
+    command = [sys.executable, "-m", "workbench.cli", "sweep", "loaders.py:make", "--num-workers", "0,1,2,3"]
+    command += ["--name", "cut", "--store", "cut.db"]
+    running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    _wait_for_a_finished_run(folder / "cut.db")
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in err
+    assert "samples/s" in out
+    way_on = err.splitlines()[-1].partition("Go on with: workbench ")[2]
+    assert way_on.split()[-1] == "--resume" and "--name cut" in way_on
+    before = _runs(folder / "cut.db")
+    resumed = run(*way_on.split(), "--budget", "60s", cwd=folder)
+    assert resumed.returncode == 0, resumed.stderr
+    assert _runs(folder / "cut.db")[: len(before)] == before
+    assert len(_runs(folder / "cut.db")) > len(before)
+
+
+def _runs(store):
+    with SweepStore(store, read_only=True) as opened:
+        return opened.runs(opened.sweep("cut"))
+
+
+def _wait_for_a_finished_run(store):
+    give_up = time.monotonic() + 120
+    while time.monotonic() < give_up:
+        with contextlib.suppress(StoreError):
+            if _runs(store):
+                return
+        time.sleep(0.1)
+    raise AssertionError("no run was finished")
+
+
+def test_lab_becomes_jupyterlab_on_the_lessons(monkeypatch):
+    started = []
+    monkeypatch.setattr("os.execv", lambda *command: started.append(command))
+    main(["lab", "--no-browser", "--port", "9999"])
+    ((program, arguments),) = started
+    assert program == sys.executable
+    assert arguments[1:3] == ["-m", "jupyterlab"] and arguments[4:] == ["--no-browser", "--port", "9999"]
+    assert arguments[3].endswith("notebooks")
+
+
+def trial(settings, rates, status="ok", reason=""):
+    runs = [
+        TrialRun(settings, status, reason, windows=tuple(Window(i, 1.0, 10, rate) for i in range(4)) if rate else ())
+        for rate in rates
+    ]
+    return TrialResult(settings, tuple(runs), cores=2)
+
+
+ONE, TWO = LoaderSettings(num_workers=1), LoaderSettings(num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("exported", "current", "right"),
+    [
+        (trial(TWO, [1000, 1010, 990]), trial(ONE, [500, 505, 495]), True),
+        (trial(TWO, [500, 505, 495]), trial(ONE, [1000, 1010, 990]), False),
+        (trial(TWO, [500, 505, 495]), trial(ONE, [502, 507, 497]), True),
+        (trial(TWO, [500, 505, 495]), trial(ONE, [0], "failed", "no workers here"), True),
+        (trial(TWO, [0], "over_memory", "used 9 GB of 8 GB"), trial(ONE, [500, 505, 495]), False),
+        (trial(TWO, [500, 505, 495]), None, True),
+    ],
+    ids=["faster", "slower", "tied", "current fails", "exported fails", "same"],
+)
+def test_check_judges_by_what_is_certain(exported, current, right):
+    findings = judge(exported, current)
+    assert all(finding.right for finding in findings) is right
+    assert "2 workers" in findings[0].said

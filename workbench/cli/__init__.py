@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from workbench.cli import endings
-from workbench.cli.arguments import build_parser
+from workbench.cli.arguments import parse
 from workbench.errors import ProbeError, TrialServerError, WorkbenchError
 
 
@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: From argparse, for `--help` (0) and for arguments that cannot be understood (2).
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    arguments = build_parser().parse_args(given, argparse.Namespace(argv=given))
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     module, _, function = arguments.run.partition(":")
     try:
         code = getattr(importlib.import_module(module), function)(arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from workbench.errors import SettingsError
@@ -40,6 +41,20 @@ def build_parser() -> argparse.ArgumentParser:
     _add_lab(commands)
     _add_demo(commands)
     return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The parsed arguments; `argv` in them is what was given, `other_options` what is meant for JupyterLab.
+
+    Raises:
+        SystemExit: For `--help` and `--version` (0), and for arguments that cannot be understood (2).
+    """
+    parser = build_parser()
+    arguments, other_options = parser.parse_known_args(argv)
+    if other_options and not getattr(arguments, "takes_other_options", False):
+        parser.error(f"{arguments.command} does not know {' '.join(other_options)}")
+    arguments.argv, arguments.other_options = list(argv), other_options
+    return arguments
 
 
 def knob_values(text: str) -> list[Any]:
@@ -134,9 +149,8 @@ def _add_check(commands) -> None:
 
 def _add_lab(commands) -> None:
     command = _command(commands, "lab", "lessons:lab", "open JupyterLab on the lessons")
-    command.add_argument(
-        "options", nargs=argparse.REMAINDER, metavar="OPTION", help="options for jupyter lab, for instance --no-browser"
-    )
+    command.usage = "workbench lab [OPTION_OF_JUPYTER_LAB ...]"
+    command.set_defaults(takes_other_options=True)
 
 
 def _add_demo(commands) -> None:

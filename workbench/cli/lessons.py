@@ -26,6 +26,5 @@ def lab(arguments: argparse.Namespace) -> int:
         )
     if find_spec("jupyterlab") is None:
         raise WorkbenchError(f"JupyterLab is not installed for {sys.executable}: run 'pip install jupyterlab'")
-    options = arguments.options[1:] if arguments.options[:1] == ["--"] else arguments.options
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *options])
+    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", str(NOTEBOOKS), *arguments.other_options])
