@@ -1,0 +1,271 @@
+"""The pick, the table and the words that follow from known runs."""
+
+from __future__ import annotations
+
+import json
+
+import pandas
+import pytest
+
+from tests.scripted import probe_of, run_of
+from workbench.errors import SettingsError
+from workbench.loaders.settings import KNOBS, LoaderSettings
+from workbench.measure.records import TrialRun
+from workbench.measure.result import RESULT_COLUMNS
+from workbench.tuning.ranking import pareto, rank
+from workbench.tuning.results import Results
+from workbench.tuning.trials import trials_of
+
+W0, W1, W2, W4 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4))
+DEEP = LoaderSettings(num_workers=2, prefetch_factor=4)
+MB = 1_000_000
+
+
+def trials(rates: dict[LoaderSettings, list[float]], memory_mb: dict[LoaderSettings, int] | None = None, **changes):
+    memory = {one: (memory_mb or {}).get(one, 100) * MB for one in rates}
+    runs = [run_of(one, rate, memory_bytes=memory[one], **changes) for one, many in rates.items() for rate in many]
+    return tuple(trials_of(runs, cores=4).values())
+
+
+def results(found, current=W0, **changes) -> Results:
+    known = {"probe": probe_of(), "machine": {"cpu": "x"}, "name": "one", "current": current, "ending": "finished"}
+    return Results(trials=found, **{**known, **changes})
+
+
+def around(rate: float, spread: float = 0.01) -> list[float]:
+    """Three starts with that mean and that relative standard deviation."""
+    return [rate * (1 - spread), rate, rate * (1 + spread)]
+
+
+# -- the pick --
+
+
+def test_the_fastest_wins_when_it_is_faster_for_certain():
+    ranking = rank(trials({W0: around(100), W2: around(190), W4: around(400)}), W0)
+
+    assert [trial.settings for trial in ranking.order] == [W4, W2, W0]
+    assert not ranking.tied and not ranking.unsettled and not ranking.kept_current
+
+
+def test_rates_within_two_percent_are_a_tie_for_fewer_workers():
+    ranking = rank(trials({W0: around(100), W2: around(395, 0.001), W4: around(400, 0.001)}), W0)
+
+    assert ranking.order[0].settings == W2
+    assert [trial.settings for trial in ranking.tied] == [W4]
+    assert ranking.fastest.settings == W4
+
+
+def test_what_cannot_be_told_apart_is_a_tie_for_fewer_workers():
+    ranking = rank(trials({W0: around(100, 0.05), W2: around(380, 0.05), W4: around(400, 0.05)}), W0)
+
+    assert ranking.order[0].settings == W2
+
+
+def test_wide_intervals_do_not_make_half_the_rate_a_tie():
+    ranking = rank(trials({W1: around(200, 0.4), W4: around(400, 0.4)}), None)
+
+    assert ranking.order[0].settings == W4
+    assert [trial.settings for trial in ranking.unsettled] == [W1]
+
+
+def test_among_as_many_workers_less_memory_then_smaller_prefetch_wins():
+    rates = {W2: around(400), DEEP: around(401)}
+
+    assert rank(trials(rates, {W2: 300, DEEP: 200}), None).order[0].settings == DEEP
+    assert rank(trials(rates, {W2: 202, DEEP: 200}), None).order[0].settings == W2
+
+
+def test_the_current_settings_are_kept_unless_the_gain_is_certain():
+    wide = {W2: around(400, 0.3), W4: around(500, 0.3)}
+
+    ranking = rank(trials(wide), W2)
+
+    assert ranking.order[0].settings == W2 and ranking.kept_current
+    assert [trial.settings for trial in ranking.unsettled] == [W4]
+
+
+def test_current_settings_give_way_to_fewer_workers_of_the_same_rate():
+    assert rank(trials({W2: around(400), W4: around(402)}), W4).order[0].settings == W2
+
+
+def test_current_settings_of_as_many_workers_give_way_only_to_markedly_less_memory():
+    rates = {W2: around(400), DEEP: around(401)}
+
+    assert rank(trials(rates, {W2: 95, DEEP: 100}), DEEP).order[0].settings == DEEP
+    assert rank(trials(rates, {W2: 50, DEEP: 100}), DEEP).order[0].settings == W2
+
+
+def test_the_restart_of_an_epoch_counts_where_its_length_is_known():
+    kept = LoaderSettings(num_workers=2, persistent_workers=True)
+    found = trials({W2: around(1000, 0.001)}, epoch_edge_seconds=0.5) + trials(
+        {kept: around(1000, 0.001)}, epoch_edge_seconds=0.0
+    )
+
+    assert rank(found, None, probe_of(epoch_samples=1000)).order[0].settings == kept
+    assert rank(found, None, probe_of(epoch_samples=None)).order[0].settings == W2
+    assert rank(found, None, probe_of(epoch_samples=1_000_000)).order[0].settings == W2
+
+
+def test_only_settings_that_ran_without_fault_are_ranked():
+    for status in ("failed", "timed_out", "killed", "over_memory", "wrong_data", "skipped"):
+        bad = run_of(W4, 900.0, status=status, reason="why")
+        found = trials({W0: around(100)}) + tuple(trials_of([bad], 4).values())
+
+        assert [trial.settings for trial in rank(found, W0).order] == [W0]
+
+
+def test_the_front_holds_what_nothing_beats_in_rate_and_memory():
+    found = trials(
+        {W0: [100.0], W1: [90.0], W2: [200.0], W4: [300.0]},
+        {W0: 100, W1: 110, W2: 150, W4: 400},
+    )
+
+    assert [trial.settings for trial in pareto(found)] == [W0, W2, W4]
+
+
+def test_a_run_over_cold_files_gives_way_to_a_warm_one():
+    cold, warm = run_of(W0, 10.0, cold=True), run_of(W0, 100.0)
+
+    assert trials_of([cold], 2)[W0].samples_per_second == pytest.approx(10)
+    assert trials_of([cold, warm], 2)[W0].samples_per_second == pytest.approx(100)
+
+
+# -- the table --
+
+
+def test_columns_are_the_contracts_in_order_and_unknown_is_na():
+    run = TrialRun(W2, "failed", "ValueError: no file")
+    frame = results(trials({W0: around(100)}) + tuple(trials_of([run], 4).values())).frame
+
+    assert list(frame.columns) == [*KNOBS, *RESULT_COLUMNS, "rank"]
+    row = frame[frame.num_workers == 2].iloc[0]
+    for name in ("samples_per_second", "peak_pss_bytes", "first_batch_seconds", "cpu_cores_used", "rank"):
+        assert row[name] is pandas.NA
+    assert (row["status"], row["reason"]) == ("failed", "ValueError: no file")
+    assert frame["rank"].dtype == "Int64" and frame["prefetch_factor"].dtype == "Int64"
+    assert frame["samples_per_second"].dtype == "Float64"
+    assert frame[frame.num_workers == 0].iloc[0]["prefetch_factor"] is pandas.NA
+    assert frame[frame.num_workers == 0].iloc[0]["rank"] == 1
+
+
+def test_the_table_can_be_written_as_csv_and_json_without_zeros_for_the_unknown():
+    frame = results(tuple(trials_of([TrialRun(W2, "failed", "x")], 4).values())).frame
+
+    assert json.loads(frame.to_json(orient="records"))[0]["samples_per_second"] is None
+    assert frame.to_csv(index=False).splitlines()[1].startswith("2,2,False,False")
+
+
+def test_an_empty_sweep_has_an_empty_table_with_all_columns():
+    frame = results(()).frame
+
+    assert len(frame) == 0 and list(frame.columns) == [*KNOBS, *RESULT_COLUMNS, "rank"]
+
+
+def test_the_best_within_a_memory_limit_is_the_best_of_those_that_fit():
+    found = results(trials({W0: around(100), W2: around(200), W4: around(400)}, {W0: 100, W2: 500, W4: 2000}))
+
+    assert found.best_within("1GB") == W2
+    assert found.best_within(memory=2_000_000_000) == W4
+    assert found.best_within("50MB") is None
+    with pytest.raises(SettingsError, match="'much'"):
+        found.best_within("much")
+
+
+def test_failed_rows_are_listed_with_their_reasons():
+    bad = TrialRun(W4, "timed_out", "no batch for 15 s")
+    found = results(trials({W0: around(100)}) + tuple(trials_of([bad], 4).values()))
+
+    assert list(found.failed["reason"]) == ["no batch for 15 s"]
+    assert list(found.pareto["num_workers"]) == [0]
+
+
+# -- the words --
+
+
+def test_the_recommendation_says_what_how_much_how_sure_and_at_what_price():
+    found = results(trials({W0: around(100), W2: around(190), W4: around(400)}, {W0: 100, W2: 300, W4: 500}))
+    text = found.recommendation
+
+    assert text.startswith("Use 4 workers, prefetch 2 (8 batches in flight).")
+    assert "400 samples/s, 95 % interval" in text and "(3 starts)" in text
+    assert "4.00 times the rate of your current settings (PyTorch's defaults), 0 workers" in text
+    assert "for 400 MB more memory" in text
+    assert "Peak memory of all its processes: 500 MB" in text
+    assert "batches per worker: 4 x 2 = 8 batches in flight of 1 MB each, 8 MB in all" in text
+
+
+def test_current_settings_and_defaults_are_both_compared_when_they_differ():
+    text = results(trials({W0: around(100), W2: around(190), W4: around(400)}), current=W2).recommendation
+
+    assert "times the rate of your current settings, 2 workers" in text
+    assert "times the rate of PyTorch's defaults, 0 workers" in text
+
+
+def test_ties_and_why_the_winner_was_taken_are_said():
+    text = results(trials({W0: around(100), W2: around(398, 0.001), W4: around(400, 0.001)})).recommendation
+
+    assert "Tied with it" in text and "4 workers, prefetch 2 (8 batches in flight) at 400/s" in text
+    assert "chosen for fewer workers" in text
+
+
+def test_where_no_workers_are_best_the_advice_is_batched_fetching_and_never_more_workers():
+    found = results(trials({W0: around(50_000), W1: around(9_000), W2: around(8_000)}), current=W0)
+    text = found.recommendation
+
+    assert found.best == W0
+    assert "per-item overhead, not I/O" in text and "batched fetching" in text and "__getitems__" in text
+    assert "Keep your current settings, 0 workers" in text
+    assert "increase" not in text.lower() and "more workers" not in text.lower()
+
+
+def test_no_workers_win_by_default_when_all_others_failed_and_the_text_says_so():
+    bad = TrialRun(W2, "failed", "RuntimeError: lambda cannot be pickled")
+    text = results(trials({W0: around(100)}) + tuple(trials_of([bad], 4).values())).recommendation
+
+    assert "No settings with workers could be rated" in text and "lambda cannot be pickled" in text
+    assert "per-item overhead" not in text
+
+
+def test_what_was_not_settled_is_said():
+    wide = results(trials({W2: around(400, 0.3), W4: around(500, 0.3)}), current=W2).recommendation
+    ended = results(trials({W0: around(100)}), ending="budget").recommendation
+
+    assert "Not settled" in wide and "4 workers" in wide and "nothing tried is faster for certain" in wide
+    assert "the time budget ended first" in ended
+
+
+def test_a_single_start_is_called_that():
+    assert "one start only" in results(trials({W0: [100.0]})).recommendation
+
+
+def test_notes_of_the_probe_short_epochs_busy_machines_and_steps_are_passed_on():
+    found = results(
+        trials({W2: around(100)}, mode="epochs", noisy=True),
+        probe=probe_of(notes=("The sampler serves rank 1 of 3: the cores are shared with the other ranks.",)),
+        options={"step": "train.py:step"},
+    )
+
+    for words in ("rank 1 of 3", "whole epochs were measured", "Other programs used the cores", "pace of your step"):
+        assert words in found.recommendation
+
+
+def test_where_nothing_counts_there_is_no_best_and_the_reason_names_a_fault():
+    bad = [TrialRun(one, "failed", "ValueError: no such file a.jpg") for one in (W0, W2)]
+    found = results(tuple(trials_of(bad, 4).values()))
+
+    assert found.best is None
+    assert "none of 2 settings could be measured (2 failed)" in found.reason
+    assert "ValueError: no such file a.jpg" in found.recommendation
+    assert results((), ending="budget").reason.startswith("Nothing can be recommended: the time budget ended")
+
+
+def test_a_notebook_shows_text_and_a_table_without_scripts_and_escapes_what_users_wrote():
+    bad = TrialRun(W4, "failed", "<script>alert(1)</script>")
+    shown = results(trials({W0: around(100)}) + tuple(trials_of([bad], 4).values()))._repr_html_()
+
+    assert "<table>" in shown and "95 % interval" in shown
+    assert "<script>" not in shown and "&lt;script&gt;" in shown
+
+
+def test_the_text_form_carries_the_recommendation():
+    assert "Keep your current settings, 0 workers" in repr(results(trials({W0: around(100)})))
