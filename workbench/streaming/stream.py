@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +16,7 @@ from workbench.errors import ResumeError, SettingsError
 from workbench.streaming.order import ORDER_VERSION, EpochOrder, Segment
 from workbench.streaming.passes import Passes
 from workbench.streaming.position import Consumed, Identity, Place, merged, share_of
+from workbench.streaming.running import Running
 from workbench.streaming.shards import GatheringShards, as_shards, digest
 from workbench.streaming.spans import cut, size
 from workbench.streaming.split import REMAINDERS, Seat, share_of_rank
@@ -83,7 +83,7 @@ class ShardStream(IterableDataset):
         self._pending: Place | None = None
         self._place: Place | None = None
         self._taken = 0
-        self._running: Callable[[], Iterator[Any] | None] = _nothing
+        self._running = Running()
         self.identity = Identity(
             shards=digest(self.shards.fingerprint()),
             samples=sum(self.shards.counts),
@@ -97,9 +97,7 @@ class ShardStream(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         self._place = self._next_place()
         self._taken = self._place.taken
-        running = self._handed_out(self._place)
-        self._running = weakref.ref(running)
-        return running
+        return self._running.begin(self._handed_out(self._place))
 
     def __len__(self) -> int:
         """Samples, or batches where they are formed here, that this rank hands out in a whole epoch."""
@@ -160,12 +158,7 @@ class ShardStream(IterableDataset):
             ResumeError: A pass is running (it would not see the state); the state belongs to another stream; or it
                 was saved under another number of ranks or workers and is not merged.
         """
-        running = self._running()
-        if running is not None and running.gi_frame is not None:
-            raise ResumeError(
-                "The stream is already being iterated, and that pass would go on where it is: call load_state_dict() "
-                "before iter(), or drop the iterator first."
-            )
+        self._running.refuse()
         if isinstance(state, Mapping) and "consumed" in state:
             self._consumed = Consumed.from_dict(state, self.identity)
             self._pending = self._place = None
@@ -307,7 +300,7 @@ class ShardStream(IterableDataset):
             yield transform(_joined(pieces))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ranks": self._ranks_to_ship(), "_running": _nothing}
+        return {**self.__dict__, "_ranks": self._ranks_to_ship()}
 
     def _ranks_to_ship(self) -> tuple[int, int] | None:
         """A spawned worker has no process group of its own: it is told the ranks of this one."""
@@ -367,7 +360,3 @@ def _named(seat: Seat) -> str:
 
 def _unchanged(sample: Any) -> Any:
     return sample
-
-
-def _nothing() -> None:
-    return None
