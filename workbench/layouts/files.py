@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
+
+import numpy as np
 
 from workbench.errors import LayoutError
 from workbench.layouts.codec import decode_fields, encode_sample, with_fields
@@ -27,7 +29,9 @@ class FilesShard:
     def __init__(self, root: Path, shard: Shard, fields: Mapping[str, Mapping[str, Any]]) -> None:
         self._root, self._fields = root, fields
         grouped = groupby(shard.files, key=lambda entry: split_known(entry.path, fields)[0])
-        self._samples = [(key, [entry.path for entry in entries]) for key, entries in grouped]
+        samples = [(key, list(entries)) for key, entries in grouped]
+        self._samples = [(key, [entry.path for entry in entries]) for key, entries in samples]
+        self._sizes = [sum(entry.bytes for entry in entries) for _, entries in samples]
         if len(self._samples) != shard.samples:
             raise LayoutError(
                 f"{shard.name} of {root} groups into {len(self._samples)} samples, not {shard.samples} as listed: "
@@ -47,6 +51,12 @@ class FilesShard:
     def samples(self, start: int = 0) -> Iterator[Sample]:
         for row in range(start, len(self)):
             yield self.sample(row)
+
+    def sample_bytes(self) -> np.ndarray:
+        return np.array(self._sizes, np.int64)
+
+    def names(self) -> list[str]:
+        return [key for key, _ in self._samples]
 
 
 class FilesLayout:
@@ -87,6 +97,11 @@ class FilesLayout:
                 entries.append(file_entry(root, path))
             fields = with_fields(fields, parts)
         return WrittenShard(Shard(name, count, tuple(entries)), fields)
+
+    def finish(
+        self, root: Path, written: Sequence[WrittenShard], options: Any
+    ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
+        return tuple(written), {}
 
 
 def walk_files(root: Path) -> Iterator[FileEntry]:

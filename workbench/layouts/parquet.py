@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from workbench.errors import LayoutError
 from workbench.layouts.manifest import file_entry
 from workbench.layouts.parquet_rows import RowWriter, column_values, pyarrow
 from workbench.layouts.parquet_settings import ParquetOptions
-from workbench.layouts.protocol import FileEntry, Sample, Shard, WrittenShard
+from workbench.layouts.protocol import KEY, FileEntry, Sample, Shard, WrittenShard
 from workbench.layouts.publishing import publishing
 
 _BATCH_BYTES = 4 << 20
@@ -28,8 +30,8 @@ class ParquetShard:
     def __init__(self, root: Path, shard: Shard, fields: Mapping[str, Mapping[str, Any]]) -> None:
         main = shard.files[0]
         self._path, self._bytes, self._fields = root / main.path, main.bytes, fields
-        self._file = open_file(self._path)
-        metadata = self._file.metadata
+        self.file = open_file(self._path)
+        metadata = self.file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         self.group_rows = [group.num_rows for group in groups]
         self.group_bytes = [group.total_byte_size for group in groups]
@@ -58,12 +60,21 @@ class ParquetShard:
         bytes_a_row = max(1, sum(self.group_bytes) // max(1, len(self)))
         batch_rows = max(1, min(max(self.group_rows), _BATCH_BYTES // bytes_a_row))
         for number in range(group, len(self._ends)):
-            for batch in self._file.iter_batches(batch_size=batch_rows, row_groups=[number], use_threads=False):
+            for batch in self.file.iter_batches(batch_size=batch_rows, row_groups=[number], use_threads=False):
                 if skip >= batch.num_rows:
                     skip -= batch.num_rows
                     continue
                 yield from self._rows(batch.slice(skip))
                 skip = 0
+
+    def sample_bytes(self) -> np.ndarray:
+        means = [size // max(1, rows) for size, rows in zip(self.group_bytes, self.group_rows, strict=True)]
+        return np.repeat(np.array(means, np.int64), self.group_rows)
+
+    def names(self) -> list[str] | None:
+        if KEY not in self.file.schema_arrow.names:
+            return None
+        return self.file.read(columns=[KEY], use_threads=False).column(KEY).to_pylist()
 
     def _rows(self, table: Any) -> Iterator[Sample]:
         names = table.schema.names
@@ -78,7 +89,7 @@ class ParquetShard:
         if held is not None and held[0] == wanted:
             return held[1]
         held = _last_group = None
-        table = self._file.read_row_group(group, use_threads=False)
+        table = self.file.read_row_group(group, use_threads=False)
         _last_group = (wanted, table)
         return table
 
@@ -121,6 +132,20 @@ class ParquetLayout:
             "access": writer.options.access,
         }
         return WrittenShard(shard, writer.fields(), facts)
+
+    def finish(
+        self, root: Path, written: Sequence[WrittenShard], options: Any
+    ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
+        if not written:
+            return (), {}
+        largest = {name: max(w.facts[name] for w in written) for name in ("row_group_rows", "row_group_bytes")}
+        return tuple(written), {**largest, "access": written[0].facts["access"]}
+
+
+def arrow_schema(shard: ParquetShard) -> Any:
+    """The Arrow schema of a shard, with a column for names in front."""
+    schema, pa = shard.file.schema_arrow, pyarrow()
+    return schema if KEY in schema.names else pa.schema([pa.field(KEY, pa.string()), *schema])
 
 
 def open_file(path: Path) -> Any:

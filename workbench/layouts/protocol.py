@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Sample = dict[str, Any]
 """Field name -> value (bytes, str, number, list, dict or numpy array); the name is under ``KEY`` where it has one."""
@@ -75,6 +78,12 @@ class OpenShard(Protocol):
     def samples(self, start: int = 0) -> Iterator[Sample]:
         """Every sample from ``start`` on, in order, read in large pieces."""
 
+    def sample_bytes(self) -> np.ndarray:
+        """Bytes of each sample, int64, shape ``[samples]``; a mean where the format does not tell."""
+
+    def names(self) -> list[str] | None:
+        """Name of each sample, or None where samples have none of their own."""
+
 
 class Layout(Protocol):
     """One way to lay samples out on disk. Implementations hold no state."""
@@ -89,3 +98,8 @@ class Layout(Protocol):
 
     def write_shard(self, root: Path, name: str, samples: Iterable[Sample], options: Any) -> WrittenShard:
         """Write one shard under ``root``: temporary names first, renamed when whole and flushed."""
+
+    def finish(
+        self, root: Path, written: Sequence[WrittenShard], options: Any
+    ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
+        """Make all shards agree once they are written; returns them and the facts of the whole data set."""

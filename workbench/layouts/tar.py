@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from workbench.errors import LayoutError
 from workbench.layouts.codec import decoder, encode_sample, with_fields
@@ -46,6 +48,13 @@ class TarShard:
     def samples(self, start: int = 0) -> Iterator[Sample]:
         for first in range(start, len(self), _ROWS_AT_ONCE):
             yield from self._rows(first, min(first + _ROWS_AT_ONCE, len(self)))
+
+    def sample_bytes(self) -> np.ndarray:
+        ends = np.concatenate([[0], np.cumsum(self.index.members[:, 1])])[self.index.firsts]
+        return np.diff(ends).astype(np.int64)
+
+    def names(self) -> list[str]:
+        return self.index.names()
 
     def _rows(self, start: int, stop: int) -> Iterator[Sample]:
         index, content, parts = self.index, self._map, self._parts
@@ -96,6 +105,11 @@ class TarLayout:
         save_index(index_path(path), index_of(entries, size, None))
         files = (file_entry(root, path), file_entry(root, index_path(path)))
         return WrittenShard(Shard(path.name, len(entries), files), fields)
+
+    def finish(
+        self, root: Path, written: Sequence[WrittenShard], options: Any
+    ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
+        return tuple(written), {}
 
 
 class TarWriter:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -140,6 +140,12 @@ class TokenShard:
         for row, (begin, end) in enumerate(pairwise(borders), start):
             yield {KEY: numbered_key(self._name, row), TOKENS_FIELD: np.array(self.tokens[begin:end])}
 
+    def sample_bytes(self) -> np.ndarray:
+        return np.diff(self.borders).astype(np.int64) * self.tokens.dtype.itemsize
+
+    def names(self) -> None:
+        return None
+
     def blocks(self, length: int, start: int = 0, stride: int | None = None) -> Iterator[np.ndarray]:
         """Read-only views of ``length`` ids each, across documents, from block ``start`` on; the rest is left out.
 
@@ -188,7 +194,10 @@ class TokensLayout:
     def open_shard(self, root: Path, shard: Shard, fields: Mapping[str, Mapping[str, Any]]) -> TokenShard:
         return TokenShard(root, shard)
 
-    def write_shard(self, root: Path, name: str, samples: Iterable[Sample], options: TokenOptions) -> WrittenShard:
+    def write_shard(
+        self, root: Path, name: str, samples: Iterable[Sample], options: TokenOptions | None = None
+    ) -> WrittenShard:
+        options = options or TokenOptions()
         ids, borders = _gather(samples, options)
         largest = int(ids.max()) if len(ids) else 0
         dtype = options.dtype or narrowest_dtype(largest if options.vocab_size is None else options.vocab_size - 1)
@@ -197,6 +206,23 @@ class TokensLayout:
         shard = Shard(path.name, len(borders) - 1, files)
         fields = {TOKENS_FIELD: {"field": TOKENS_FIELD, "kind": "tokens", "dtype": dtype, "shape": [None]}}
         return WrittenShard(shard, fields, {"largest_id": largest, "tokens": len(ids), "dtype": dtype})
+
+    def finish(
+        self, root: Path, written: Sequence[WrittenShard], options: TokenOptions | None = None
+    ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
+        """Give every shard the widest dtype that any of them needs."""
+        options = options or TokenOptions()
+        widest = max((w.facts["dtype"] for w in written), key=DTYPES.index, default=DTYPES[0])
+        agreed = tuple(w if w.facts["dtype"] == widest else _widened(root, w, widest, options) for w in written)
+        facts = {
+            "dtype": widest,
+            "largest_id": max((w.facts["largest_id"] for w in written), default=0),
+            "tokens": sum(w.facts["tokens"] for w in written),
+            "vocab_size": options.vocab_size,
+            "eos": options.eos,
+            "container": options.container,
+        }
+        return agreed, facts
 
     @staticmethod
     def _found(root: Path, path: Path) -> Shard:
@@ -248,6 +274,14 @@ def _write_data(file: BinaryIO, array: np.ndarray) -> None:
     """Through the file object: ``ndarray.tofile`` reports a full disk without its errno."""
     if array.size:
         file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
+
+
+def _widened(root: Path, written: WrittenShard, dtype: str, options: TokenOptions) -> WrittenShard:
+    opened = TokenShard(root, written.shard)
+    path = root / written.shard.files[0].path
+    files = write_tokens(root, path, opened.tokens.astype(dtype), np.array(opened.borders), options)
+    fields = {name: {**facts, "dtype": dtype} for name, facts in written.fields.items()}
+    return WrittenShard(replace(written.shard, files=files), fields, {**written.facts, "dtype": dtype})
 
 
 def _gather(samples: Iterable[Sample], options: TokenOptions) -> tuple[np.ndarray, np.ndarray]:
