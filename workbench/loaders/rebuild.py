@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -74,10 +75,14 @@ def rebuilt(loader: DataLoader, settings: LoaderSettings) -> DataLoader:
     return twin
 
 
+class LivePart:
+    """Stands, in a copy, for an iterator that the original's constructor started."""
+
+
 def portable(loader: DataLoader) -> DataLoader:
-    """A copy of the loader without iterators, which hold processes and cannot be pickled."""
+    """A copy of the loader with `LivePart` for iterators, which hold processes and cannot be pickled."""
     twin = object.__new__(type(loader))
-    values = {name: value for name, value in _attributes(loader) if not isinstance(value, _BaseDataLoaderIter)}
+    values = {k: LivePart() if isinstance(v, _BaseDataLoaderIter) else v for k, v in _attributes(loader)}
     fresh = {**FRESH_STATE, **{k: v for k, v in FRESH_STATE_OF_STATEFUL.items() if hasattr(loader, k)}}
     assign(twin, values | fresh)
     return twin
@@ -91,7 +96,7 @@ def assign(loader: DataLoader, values: dict[str, Any]) -> None:
 
 def live_parts(loader: DataLoader) -> tuple[str, ...]:
     """Names of attributes of the loader that a copy would share in a harmful way: iterators and inner loaders."""
-    kinds = (_BaseDataLoaderIter, DataLoader)
+    kinds = (_BaseDataLoaderIter, DataLoader, LivePart)
     return tuple(name for name, value in _attributes(loader) if isinstance(value, kinds) and name != "_iterator")
 
 
@@ -161,6 +166,7 @@ def _constructed(loader: DataLoader, settings: LoaderSettings) -> DataLoader:
     named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     arguments = {k: v for k, v in (own | known).items() if k in named or (takes_all and k in known)}
     way_out = "hand over a function that takes the knobs and returns the loader"
+    random_state = torch.get_rng_state()
     try:
         made = cls(**arguments)
     except Exception as error:
@@ -168,6 +174,8 @@ def _constructed(loader: DataLoader, settings: LoaderSettings) -> DataLoader:
             f"{cls.__name__} keeps live parts ({parts}) and its constructor could not be repeated "
             f"({type(error).__name__}: {error}); {way_out}"
         ) from error
+    finally:
+        torch.set_rng_state(random_state)
     differing = _differences(loader, made, settings)
     if differing:
         raise SourceError(f"{cls.__name__}, constructed again, differs in {', '.join(differing)}; {way_out}")

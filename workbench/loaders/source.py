@@ -135,16 +135,22 @@ class LoaderSource:
         It covers classes, code, plain attributes and sampler of a DataLoader; the code and defaults of a factory; the
         file that a text names. It does not cover the knobs, nor the data.
         """
-        return fingerprint_of(self._target if self._address is None else self._address)
+        if self._address is not None:
+            return fingerprint_of(self._address)
+        if self.kind == "factory":
+            return fingerprint_of(self._target)
+        from workbench.loaders.rebuild import portable
+
+        return fingerprint_of(portable(self._target))
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
         if self._address is not None:
             state["_target"] = None
         elif self.kind == "loader":
-            from workbench.loaders.rebuild import live_parts, portable
+            from workbench.loaders.rebuild import portable
 
-            state["_target"] = self._target if live_parts(self._target) else portable(self._target)
+            state["_target"] = portable(self._target)
         return state
 
     def __repr__(self) -> str:
