@@ -13,9 +13,9 @@ from workbench.errors import ExportError
 from workbench.machine import format_bytes
 from workbench.notebook import formatting, palette, still, tables, views
 from workbench.notebook.charts import VIEWS
+from workbench.notebook.evidence import best_trial, recommendation_box, recommendation_text, starts_table
 from workbench.notebook.palette import STATUS_WORDS
 
-NO_RECOMMENDATION = "No recommendation"
 EVIDENCE_TRIALS = 12  # the fastest settings get their starts listed; the others are in the table
 MOST_ROWS = 400
 
@@ -57,7 +57,7 @@ def render(results: Any) -> str:
     body = "".join(
         (
             _header(title, results),
-            _verdict(results),
+            recommendation_box(results),
             _numbers(results),
             "<h2>Charts</h2>" + _chart_boxes(results),
             "<h2>Every settings</h2>" + _table(results),
@@ -78,21 +78,12 @@ def render(results: Any) -> str:
 
 def markdown(results: Any) -> str:
     """The sweep in Markdown: recommendation, table, reasons, provenance; short enough for a pull request."""
-    best = _best_trial(results)
+    best = best_trial(results)
     lines = [f"### Loader settings: {_name(results)}", "", recommendation_text(results), ""]
     if best is not None:
         lines += ["```python", f"DataLoader(dataset, {_keywords(best.settings)})", "```", ""]
     facts = "; ".join(f"{name}: {text}" for name, text in provenance(results))
     return "\n".join([*lines, tables.markdown_table(results), "", f"<sub>{escape(facts)}</sub>", ""])
-
-
-def recommendation_text(results: Any) -> str:
-    """The recommendation in words, or why there is none."""
-    told = getattr(results, "recommendation", "")
-    if told:
-        return told
-    reason = getattr(results, "reason", "")
-    return f"{NO_RECOMMENDATION}: {reason}" if reason else f"{NO_RECOMMENDATION}: nothing was measured."
 
 
 def provenance(results: Any) -> list[tuple[str, str]]:
@@ -125,20 +116,8 @@ def _header(title: str, results: Any) -> str:
     )
 
 
-def _verdict(results: Any) -> str:
-    best = _best_trial(results)
-    head = best.settings.describe() if best is not None else NO_RECOMMENDATION
-    text = recommendation_text(results).removeprefix(f"{NO_RECOMMENDATION}: ")
-    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in text.splitlines() if line.strip())
-    state = "" if best is not None else " wb-none"
-    return (
-        f'<section class="wb-verdict{state}" aria-label="Recommendation"><strong>{escape(head)}</strong>'
-        f"{paragraphs}</section>"
-    )
-
-
 def _numbers(results: Any) -> str:
-    best = _best_trial(results)
+    best = best_trial(results)
     if best is None:
         return ""
     estimate = best.estimate
@@ -183,37 +162,15 @@ def _evidence(results: Any) -> str:
     if not answered:
         return "<p>No settings gave a rate.</p>"
     parts = [f"<p>{escape(_how_measured(results))}</p>"]
-    parts += [trial_evidence(trial) for trial in answered[:EVIDENCE_TRIALS]]
+    parts += [_trial_evidence(trial) for trial in answered[:EVIDENCE_TRIALS]]
     return "".join(parts)
 
 
-def trial_evidence(trial: Any) -> str:
-    """One trial's starts and windows as a closed `<details>` with a table."""
-    rows = []
-    for number, run in enumerate(trial.runs, 1):
-        rates = ", ".join(formatting.number(window.samples_per_second) for window in run.windows)
-        notes = "; ".join(
-            (*(["cold files"] if run.cold else []), *(["other programs ran"] if run.noisy else []), *run.notes)
-        )
-        cells = (
-            rates or formatting.UNKNOWN,
-            formatting.seconds(run.first_batch_seconds),
-            format_bytes(run.memory.peak_pss_bytes),
-            notes or STATUS_WORDS[run.status],
-        )
-        rows.append(
-            f'<tr><th scope="row">start {number}</th>' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
-        )
+def _trial_evidence(trial: Any) -> str:
     estimate = trial.estimate
-    told = formatting.rate(estimate.samples_per_second, estimate.low, estimate.high) if estimate else trial.status
-    heads = "".join(
-        f'<th scope="col">{h}</th>' for h in ("start", "samples/s by window", "first batch", "memory", "notes")
-    )
-    return (
-        f"<details><summary>{escape(trial.settings.describe())}: {escape(told)}</summary>"
-        f'<div class="wb-scroll"><table class="wb-table wb-windows"><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></details>"
-    )
+    told = formatting.rate(estimate.samples_per_second, estimate.low, estimate.high)
+    summary = f"<summary>{escape(trial.settings.describe())}: {escape(told)}</summary>"
+    return f'<details>{summary}<div class="wb-scroll">{starts_table(trial)}</div></details>'
 
 
 def _failures(results: Any) -> str:
@@ -254,11 +211,6 @@ def _probe_facts(probe: Any) -> list[tuple[str, str]]:
     if probe.epoch_samples is not None:
         facts.append(("samples an epoch", f"{probe.epoch_samples:,}"))
     return facts
-
-
-def _best_trial(results: Any) -> Any:
-    best = getattr(results, "best", None)
-    return next((trial for trial in views.trials(results) if best is not None and trial.settings == best), None)
 
 
 def _name(results: Any) -> str:

@@ -108,7 +108,9 @@ def _trace(trace: Figure, x: Any, y: Any) -> list[str]:
         if size:
             parts.append(_mark(_of(trace["marker"]["symbol"], index), a, b, size / 2, trace["marker"]["color"]))
         if "text" in trace["mode"] and trace["text"][index]:
-            parts.append(_text(a + 7, b + 14, trace["text"][index]))
+            left = _of(trace["textposition"], index).endswith("left")
+            anchor, shift_x, shift_y = ("end", -8, -8) if left else ("start", 7, 14)
+            parts.append(_text(a + shift_x, b + shift_y, trace["text"][index], anchor=anchor))
     return parts
 
 
@@ -273,4 +275,4 @@ def _plain_lines(text: str) -> list[str]:
 
 
 def _of(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, list) else value
+    return value[index] if isinstance(value, (list, tuple)) else value

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
 from workbench.notebook.palette import STATUS_WORDS
-from workbench.notebook.views import trials
+from workbench.notebook.views import current, trials
 
 
 class Column(NamedTuple):
@@ -32,18 +32,10 @@ COLUMNS = (
 
 
 def ordered(results: Any) -> list[tuple[int, Any]]:
-    """(position in the sweep, trial) pairs: the recommended first, then by rate, then those without an answer."""
-    best = getattr(results, "best", None)
-
-    def place(item: tuple[int, Any]) -> tuple[bool, bool, float]:
-        estimate = item[1].estimate if item[1].status == "ok" else None
-        return (
-            item[1].settings != best or best is None,
-            estimate is None,
-            -estimate.samples_per_second if estimate else 0.0,
-        )
-
-    return sorted(enumerate(trials(results)), key=place)
+    """(position in the sweep, trial) pairs: by rank, the recommended first, then those without an answer."""
+    ranking = getattr(results, "ranking", None)
+    ranks = {trial.settings: rank for rank, trial in enumerate(ranking.order)} if ranking else {}
+    return sorted(enumerate(trials(results)), key=lambda item: ranks.get(item[1].settings, len(ranks)))
 
 
 def html_table(results: Any, *, caption: str = "", limit: int | None = None, selected: int | None = None) -> str:
@@ -57,8 +49,8 @@ def html_table(results: Any, *, caption: str = "", limit: int | None = None, sel
     """
     rows = ordered(results)
     shown = rows[:limit] if limit is not None else rows
-    best, current = getattr(results, "best", None), _current(results)
-    body = [_row(key, trial, best, current, key == selected) for key, trial in shown]
+    best, mine = getattr(results, "best", None), current(results)
+    body = [_row(key, trial, best, mine, key == selected) for key, trial in shown]
     if not rows:
         body = [f'<tr><td colspan="{len(COLUMNS) + 1}">Nothing measured yet.</td></tr>']
     if len(shown) < len(rows):
@@ -108,7 +100,7 @@ def badges(trial: Any, best: Any, current: Any) -> Sequence[str]:
 def _row(key: int, trial: Any, best: Any, current: Any, selected: bool) -> str:
     marks = "".join(f' <span class="wb-badge">{mark}</span>' for mark in badges(trial, best, current))
     state = ' class="wb-best"' if marks and trial.settings == best else ""
-    state += ' aria-selected="true"' if selected else ""
+    state += ' aria-current="true"' if selected else ""
     head = f'<th scope="row">{escape(trial.settings.describe())}{marks}</th>'
     if trial.status == "ok":
         cells = "".join(f"<td>{escape(column.text(trial))}</td>" for column in COLUMNS)

@@ -181,6 +181,12 @@ def trials(results: Any) -> tuple[Any, ...]:
     return tuple(kept.values() if isinstance(kept, Mapping) else kept)
 
 
+def current(results: Any) -> LoaderSettings | None:
+    """The user's own settings, as far as the sweep or its probe knows them."""
+    known = getattr(results, "current", None)
+    return known if known is not None else getattr(getattr(results, "probe", None), "current", None)
+
+
 def points(results: Any) -> tuple[Point, ...]:
     """Every trial of `results` as a point, in the sweep's order."""
     return tuple(_point(key, trial) for key, trial in enumerate(trials(results)))
@@ -202,7 +208,7 @@ def throughput_info(results: Any, running: Running | None = None) -> ThroughputI
         tuple(point for point in measured if point.key not in shown),
         tuple(point for point in every if not point.measured),
         _find(every, getattr(results, "best", None)),
-        _find(every, _current(results)),
+        _find(every, current(results)),
         running,
         _throughput_summary(every, measured),
     )
@@ -220,7 +226,7 @@ def memory_info(results: Any, limit_bytes: int | None = None) -> MemoryInfo:
         tuple(point for point in placed if not point.measured),
         len(every) - len(placed),
         _find(placed, getattr(results, "best", None)),
-        _find(placed, _current(results)),
+        _find(placed, current(results)),
         limit_bytes,
         _memory_summary(front),
     )
@@ -320,10 +326,6 @@ def _point(key: int, trial: Any) -> Point:
         trial.epoch_edge_seconds,
         hover_lines(trial),
     )
-
-
-def _current(results: Any) -> LoaderSettings | None:
-    return getattr(getattr(results, "probe", None), "current", None)
 
 
 def _find(every: Iterable[Point], settings: LoaderSettings | None) -> Point | None:

@@ -1,0 +1,59 @@
+"""What differs between two figures, so that a live chart is sent little: pure functions over JSON values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+MOST_CHANGES = 400  # beyond this the whole figure is shorter than the list of what changed
+
+Change = dict[str, Any]
+
+
+def changes(before: Any, after: Any) -> list[Change] | None:
+    """Assignments that turn `before` into `after`, or None when sending `after` whole is the better way.
+
+    Each is `{"path": [...], "value": ...}`; a path ends in a key that may be new, or in an index that may be one past
+    the end of a list. Applied in order, they give a value equal to `after`.
+    """
+    found: list[Change] = []
+    if type(before) is not type(after) or not isinstance(after, dict) or not _compare(before, after, [], found):
+        return None
+    return found
+
+
+def apply(value: Any, found: list[Change]) -> None:
+    """Carries out `changes` in place, as the view in the browser does."""
+    for change in found:
+        node = value
+        for step in change["path"][:-1]:
+            node = node[step]
+        last = change["path"][-1]
+        if isinstance(node, list) and last == len(node):
+            node.append(change["value"])
+        else:
+            node[last] = change["value"]
+
+
+def _compare(before: Any, after: Any, path: list[Any], found: list[Change]) -> bool:
+    """False when this part cannot be changed in place, or not shortly; its parent then assigns it whole."""
+    if isinstance(after, dict):
+        if set(before) - set(after):
+            return False
+        items = after.items()
+    else:
+        if len(before) > len(after):
+            return False
+        items = enumerate(after)
+    for key, value in items:
+        known = key in before if isinstance(before, dict) else key < len(before)
+        old = before[key] if known else None
+        if known and type(old) is type(value) and old == value:
+            continue
+        mark = len(found)
+        nested = known and type(old) is type(value) and isinstance(value, (dict, list))
+        if not nested or not _compare(old, value, [*path, key], found):
+            del found[mark:]
+            found.append({"path": [*path, key], "value": value})
+        if len(found) > MOST_CHANGES:
+            return False
+    return True

@@ -1,0 +1,145 @@
+"""The panel's charts: two side by side over the same trials, live where widgets work, pictures where not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as W
+
+from workbench.notebook import figures, palette, still
+from workbench.notebook.charts import VIEWS
+from workbench.notebook.views import Running
+
+LEFT, RIGHT = ("throughput", "first_batch"), ("memory", "heatmap")
+HEIGHT = 430
+CELL = {"flex": "1 1 380px", "min_width": "280px", "width": "auto", "overflow": "hidden"}
+NOT_LIVE = (
+    "Pictures in place of live charts: the kernel has been busy, or JupyterLab's own environment lacks anywidget "
+    "(<code>pip install anywidget</code> where <code>jupyter lab</code> runs, then reload the page)."
+)
+NO_ANYWIDGET = "Pictures in place of live charts: install anywidget beside the workbench to have them live."
+
+
+class ChartBox:
+    """One chart with buttons that say which view it shows.
+
+    Args:
+        names: Views to choose from, the first one shown at first.
+        selected: Called with a trial's key when its point is clicked.
+    """
+
+    def __init__(self, names: tuple[str, ...], selected: Callable[[int], None]) -> None:
+        self._switch = W.ToggleButtons(
+            options=[(VIEWS[name].title, name) for name in names],
+            style=W.ToggleButtonsStyle(button_width="auto"),
+            layout=W.Layout(margin="0"),
+        )
+        self._switch.add_class("wb-switch")
+        self._switch.observe(lambda _: self.draw(), "value")
+        self.live = _live_chart(selected)
+        self._picture = W.HTML(layout=W.Layout(width="100%", min_width="0"))
+        self._results: Any = None
+        self._running: Running | None = None
+        self._selected: int | None = None
+        self._pictures = self.live is None
+        chart = [self.live] if self.live is not None else []
+        self.widget = W.VBox([self._switch, *chart, self._picture], layout=W.Layout(**CELL))
+        self.widget.add_class("wb-card")
+
+    def show(self, results: Any, running: Running | None, selected: int | None) -> None:
+        """Shows these results; None stands for none yet."""
+        self._results, self._running, self._selected = results, running, selected
+        self.draw()
+
+    def show_pictures(self, instead: bool) -> None:
+        """Draws pictures in place of the live chart, or no longer."""
+        if instead != self._pictures and self.live is not None:
+            self._pictures = instead
+            self._picture.value = ""
+            self.live.layout.display = "none" if instead else None
+            self.draw()
+
+    def draw(self) -> None:
+        """Draws the chosen view anew, as far as anybody can see it."""
+        name = self._switch.value
+        view = VIEWS[name]
+        results = self._results if self._results is not None else _Nothing
+        more = {"running": self._running} if name == "throughput" else {}
+        info = view.info(results, **more)
+        if self.live is not None:
+            self.live.label = (
+                f"{view.title} chart. {info.summary or figures.NOTHING_YET}. The table below has every number."
+            )
+            self.live.show(figures.with_selection(view.figure(info, _inks()), self._selected))
+        if self._pictures:
+            self._picture.value = still.svg(view.figure(info, palette.EITHER), height=HEIGHT)
+
+
+class Gallery:
+    """Two chart boxes and the note that says when they are pictures."""
+
+    def __init__(self, selected: Callable[[int], None]) -> None:
+        self.boxes = (ChartBox(LEFT, selected), ChartBox(RIGHT, selected))
+        self.note = W.HTML(f'<p class="wb-note">{NO_ANYWIDGET}</p>' if self.boxes[0].live is None else "")
+        row = W.Box([box.widget for box in self.boxes], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
+        row.add_class("wb-gallery")
+        self.widget = W.VBox([self.note, row])
+        if self.boxes[0].live is not None:
+            self.boxes[0].live.observe(lambda change: self.settle(change["new"]), "drawn")
+        self.widget.layout.display = "none"
+
+    def show(self, results: Any, running: Running | None, selected: int | None) -> None:
+        """Shows these results in both boxes; with none the charts take no room."""
+        self.widget.layout.display = None
+        for box in self.boxes:
+            box.show(results, running, selected)
+
+    def show_running(self, running: Running | None) -> None:
+        """Moves the mark of what is being measured."""
+        box = self.boxes[0]
+        if running != box._running:
+            box._running = running
+            box.draw()
+
+    def settle(self, drawn: bool) -> None:
+        """Live charts if a view said that it draws; else pictures, with the reason."""
+        if self.boxes[0].live is None:
+            return
+        for box in self.boxes:
+            box.show_pictures(not drawn)
+        self.note.value = "" if drawn else f'<p class="wb-note">{NOT_LIVE}</p>'
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a view draws the live charts."""
+        return self.boxes[0].live is not None and self.boxes[0].live.drawn
+
+    def close(self) -> None:
+        """Ends the live charts' connections."""
+        for box in self.boxes:
+            if box.live is not None:
+                box.live.close()
+
+
+class _Nothing:
+    """Results before the first trial."""
+
+    trials = ()
+    best = None
+
+
+def _live_chart(selected: Callable[[int], None]) -> Any:
+    try:
+        from workbench.notebook.live import LiveChart
+    except ImportError:
+        return None
+    chart = LiveChart(height=HEIGHT)
+    chart.on_select(selected)
+    return chart
+
+
+def _inks() -> Any:
+    from workbench.notebook.live import PAGE_INKS
+
+    return PAGE_INKS

@@ -1,0 +1,94 @@
+"""The table of trials, and one trial looked at closely, chosen in a list or by a click on its point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ipywidgets as W
+
+from workbench.notebook import formatting, tables
+from workbench.notebook.evidence import trial_details
+from workbench.notebook.palette import STATUS_WORDS
+
+MOST_ROWS = 100
+NONE_CHOSEN = "Choose a trial here, or click a point in a chart, to see its starts, windows and memory."
+
+
+class Inspector:
+    """Table and details.
+
+    Args:
+        selected: Called with the key of the trial that is chosen, or None.
+    """
+
+    def __init__(self, selected: Callable[[int | None], None]) -> None:
+        self._results: Any = None
+        self._told = selected
+        self._quiet = False
+        self._table = W.HTML()
+        self._picker = W.Dropdown(
+            options=[("none", None)], description="Trial", layout=W.Layout(width="100%", max_width="640px")
+        )
+        self._picker.style.description_width = "auto"
+        self._picker.observe(self._picked, "value")
+        self._details = W.HTML(f'<p class="wb-note">{NONE_CHOSEN}</p>')
+        self.widget = W.VBox([self._table, self._picker, self._details])
+        self.show(None)
+
+    @property
+    def key(self) -> int | None:
+        """Position of the chosen trial in the sweep, or None."""
+        return self._picker.value
+
+    @property
+    def trial(self) -> Any:
+        """The chosen trial, or None."""
+        if self.key is None or self._results is None or self.key >= len(self._results.trials):
+            return None
+        return self._results.trials[self.key]
+
+    def show(self, results: Any) -> None:
+        """Shows the trials of `results`, keeping the choice."""
+        self._results = results
+        rows = tables.ordered(results) if results is not None else []
+        options = [("none", None), *((_option(trial), key) for key, trial in rows)]
+        if options != list(self._picker.options):
+            kept = self.key if any(key == self.key for _, key in options) else None
+            self._quiet = True
+            self._picker.options = options
+            self._picker.value = kept
+            self._quiet = False
+        self._draw()
+
+    def choose(self, key: int | None) -> None:
+        """Chooses a trial by its key."""
+        if any(known == key for _, known in self._picker.options):
+            self._picker.value = key
+
+    def _picked(self, _: dict[str, Any]) -> None:
+        if not self._quiet:
+            self._draw()
+            self._told(self.key)
+
+    def _draw(self) -> None:
+        if self._results is None or not self._results.trials:
+            self._table.value = self._details.value = ""
+            self._picker.layout.display = "none"
+            return
+        self._picker.layout.display = None
+        measured = sum(trial.status == "ok" for trial in self._results.trials)
+        caption = (
+            f"{formatting.count(measured, 'settings', 'settings')} measured. ± is a 95 % interval over separate starts."
+        )
+        table = tables.html_table(self._results, caption=caption, limit=MOST_ROWS, selected=self.key)
+        self._table.value = f'<div class="wb-scroll" tabindex="0" role="region" aria-label="Trials">{table}</div>'
+        trial = self.trial
+        self._details.value = trial_details(trial) if trial is not None else f'<p class="wb-note">{NONE_CHOSEN}</p>'
+
+
+def _option(trial: Any) -> str:
+    estimate = trial.estimate
+    if trial.status != "ok" or estimate is None:
+        return f"{trial.settings.describe()}: {STATUS_WORDS[trial.status]}"
+    return f"{trial.settings.describe()}: {formatting.rate(estimate.samples_per_second, estimate.low, estimate.high)}"

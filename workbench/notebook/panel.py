@@ -1,0 +1,360 @@
+"""TuningPanel: the notebook's control panel for one loader, from the values to try to the settings to take home."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Generator
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as W
+
+from workbench import machine
+from workbench.errors import StoreError, WorkbenchError
+from workbench.loaders.source import LoaderSource
+from workbench.notebook import formatting, reopening, saved
+from workbench.notebook.choices import Choices
+from workbench.notebook.controls import ErrorBox, Limits, ProgressLine, Steering
+from workbench.notebook.evidence import recommendation_box
+from workbench.notebook.exporting import ExportBox, code_for
+from workbench.notebook.gallery import Gallery
+from workbench.notebook.inspector import Inspector
+from workbench.notebook.pump import Pump
+from workbench.notebook.report import static_text
+from workbench.notebook.views import Running
+from workbench.notebook.watch import Watched
+from workbench.tuning.space import SearchSpace
+from workbench.tuning.strategies import Progress, strategy_named
+from workbench.tuning.sweep import Sweep
+
+SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
+SECONDS_BESIDE_MEASURING = 1.5  # start, warm-up and end of one start, until this loader has shown its own
+MOVED = "This panel went on in a cell that was run later."
+
+_panels: dict[str, weakref.ref[TuningPanel]] = {}
+
+
+class TuningPanel:
+    """A control panel: tick values, run, watch, stop, look at trials, export.
+
+    Every trial is in the store as soon as it has ended, so that neither an interrupt nor a restart of the kernel loses
+    any: a panel made anew for the same loader and store shows the last sweep, and can go on with one that ended early.
+    Running the cell again while a sweep runs carries the sweep over into the new panel.
+
+    Args:
+        loader: What to tune: anything `Sweep` takes.
+        step: What the training loop does with a batch, or None.
+        store: File that keeps sweeps.
+        space: Values ticked at first; None takes what suits the machine.
+        strategy: Name of the strategy chosen at first.
+        budget_seconds: Time for a sweep, or None.
+        memory_limit: Most memory of a trial, or None.
+        name: Name of the sweeps in the store; panels with the same name and store stand for each other.
+        samples_per_batch: How many samples a batch holds, where that cannot be seen.
+        measure_seconds: Measuring time of one start.
+
+    Attributes:
+        sweep: The sweep that runs or ran last, or None.
+        results: What it found so far, or what the store held; None before anything is known.
+        widget: The panel itself, for use inside other layouts.
+
+    Raises:
+        SourceError: If the loader cannot be found or rebuilt.
+        SettingsError: If the strategy is unknown.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        step: Callable[..., Any] | str | None = None,
+        store: str | Path = "sweeps.db",
+        *,
+        space: SearchSpace | None = None,
+        strategy: str = "race",
+        budget_seconds: float | str | None = None,
+        memory_limit: int | str | None = None,
+        name: str | None = None,
+        samples_per_batch: int | None = None,
+        measure_seconds: float = 1.0,
+    ) -> None:
+        strategy_named(strategy)
+        self.source = LoaderSource.of(loader)
+        self.sweep: Sweep | None = None
+        self.results: Any = None
+        self._expression = repr(loader) if isinstance(loader, str) else "loader"
+        self._store, self._name, self._step = Path(store), name, step
+        self._fixed = {"samples_per_batch": samples_per_batch, "measure_seconds": measure_seconds}
+        self._fresh_seen = -1
+        self._saved: Any = None
+        self._pump = Pump(self._show, self._pump_failed)
+        self._build(space, strategy, budget_seconds, memory_limit)
+        self._take_the_place_of_others()
+        self._size_changed()
+
+    # -- what can be done by hand, and from code --
+
+    @property
+    def space(self) -> SearchSpace:
+        """The ticked values.
+
+        Raises:
+            SettingsError: If nothing is ticked.
+        """
+        return self.choices.space
+
+    @property
+    def state(self) -> str:
+        """The sweep's state: "idle", "running", "paused", "stopping", "done" or "failed"."""
+        return self.sweep.state if self.sweep is not None else "idle"
+
+    def run(self) -> None:
+        """Starts a sweep over the ticked values, or goes on with the earlier one where that is ticked; returns at once.
+
+        Raises:
+            SettingsError: If a sweep of this panel runs already, or what was typed makes no sense.
+        """
+        self.errors.clear()
+        if self.state in ("running", "paused", "stopping"):
+            raise WorkbenchError(f"the sweep is {self.state} already; wait for it, or stop it first")
+        resume = self._continue.value and self._continue.layout.display is None
+        sweep = self._new_sweep(resume)
+        self._attach(sweep)
+        sweep.start(resume)
+        self.setting.selected_index = None
+        self.gallery.show(None, None, None)
+        self._pump.begin(Watched(state="running"))
+
+    def pause(self) -> None:
+        """Pauses the sweep, or goes on with a paused one."""
+        if self.sweep is None or self.state not in ("running", "paused"):
+            return
+        (self.sweep.resume if self.state == "paused" else self.sweep.pause)()
+
+    def stop(self) -> None:
+        """Ends the sweep; what is measured stays."""
+        if self.sweep is not None:
+            self.sweep.stop()
+
+    def wait(self, timeout_seconds: float | None = None) -> Any:
+        """Waits for the end of the sweep and until it is shown; gives the results. An interrupt stops the sweep."""
+        if self.sweep is not None:
+            self.sweep.wait(timeout_seconds)
+            self._pump.wait(timeout_seconds)
+        return self.results
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """`await panel` waits for the sweep without holding the notebook up."""
+        if self.sweep is not None:
+            yield from self.sweep.__await__()
+        return self.results
+
+    def code(self) -> str:
+        """Python that does what the panel is set to do.
+
+        Raises:
+            SettingsError: If nothing is ticked.
+        """
+        arguments = self.limits.arguments() | {"name": self._name, "store": str(self._store)}
+        if self._fixed["measure_seconds"] != 1.0:
+            arguments["measure_seconds"] = self._fixed["measure_seconds"]
+        if self._step is not None:
+            arguments["step"] = self._step if isinstance(self._step, str) else _Name("step")
+        if self._fixed["samples_per_batch"] is not None:
+            arguments["samples_per_batch"] = self._fixed["samples_per_batch"]
+        return code_for(self._expression, arguments, self.space)
+
+    # -- building --
+
+    def _build(self, space: SearchSpace | None, strategy: str, budget: Any, memory: Any) -> None:
+        self.errors = ErrorBox()
+        guard = self.errors.guarded
+        self.choices = Choices(self.source, space, guard(self._size_changed))
+        self.limits = Limits(strategy, budget, memory, guard(self._size_changed))
+        self.steering = Steering(
+            guard(lambda _: self.run()), guard(lambda _: self.pause()), guard(lambda _: self.stop())
+        )
+        self.progress = ProgressLine()
+        self.gallery = Gallery(guard(self._point_clicked))
+        self.inspector = Inspector(guard(self._trial_chosen))
+        self.exporting = ExportBox(lambda: self.inspector.trial, guard)
+        self._size, self._verdict, self._code, self._note = W.HTML(), W.HTML(), W.HTML(), W.HTML()
+        self._continue = W.Checkbox(value=False, indent=False, layout=W.Layout(width="auto", display="none"))
+        self._continue.add_class("wb-chip")
+        setting = W.VBox([self.choices.widget, self.limits.widget])
+        toolbar = W.Box([self.steering.widget, self._size], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
+        toolbar.add_class("wb-toolbar")
+        self.setting = W.Accordion([setting], titles=("What to try",), selected_index=0)
+        self.widget = W.VBox(
+            [
+                W.HTML(self._heading()),
+                toolbar,
+                self._continue,
+                self._note,
+                self.progress.widget,
+                self.errors.widget,
+                self.setting,
+                self.gallery.widget,
+                self._verdict,
+                self.inspector.widget,
+                W.Accordion([self.exporting.widget, self._code], titles=("Export", "As code"), selected_index=None),
+            ]
+        )
+        self.widget.add_class("wb")
+        self.widget.add_class("wb-panel")
+
+    def _heading(self) -> str:
+        css = static_text("style.css") + static_text("panel.css")
+        return (
+            f"<style>{css}</style><h2>Tune {escape(self.source.name)}</h2>"
+            f'<p class="wb-sub">{escape(self.source.describe())}. Trials are kept in {escape(str(self._store))}.</p>'
+        )
+
+    # -- other panels and earlier sweeps --
+
+    def _take_the_place_of_others(self) -> None:
+        key = f"{self._store.absolute()}|{self._name or self.source.name}"
+        older = _panels.get(key)
+        old = older() if older is not None else None
+        if old is not None:
+            old._retire()
+        _panels[key] = weakref.ref(self)
+        running = reopening.running_sweep(self._store, self._name or self.source.name)
+        if running is not None and running.source.fingerprint() == self.source.fingerprint():
+            self._adopt(running)
+            return
+        if running is not None:
+            running.stop()
+            self._note.value = '<p class="wb-note">The sweep of an earlier definition of this loader was stopped.</p>'
+        self._reopen()
+
+    def _adopt(self, sweep: Sweep) -> None:
+        self._attach(sweep)
+        self._note.value = '<p class="wb-note">Watching the sweep that was running already.</p>'
+        done = sum(len(trial.runs) for trial in sweep.results.trials) if sweep.results is not None else 0
+        self._pump.begin(Watched(state=sweep.state, runs_done=done))
+
+    def _reopen(self) -> None:
+        try:
+            self.results = reopening.last_results(self._store, self._name, self.source.describe())
+        except StoreError as error:
+            self.errors.show(error)
+        if self.results is not None:
+            self._note.value = f'<p class="wb-note">{escape(reopening.told(self.results))}</p>'
+            self._show_results(live=False)
+
+    def _retire(self) -> None:
+        if self.sweep is not None and self._pump.put in self.sweep.on_event:
+            self.sweep.on_event.remove(self._pump.put)
+        self._pump.begin(Watched())
+        self.gallery.close()
+        self.widget.children = (W.HTML(f'<p class="wb-note">{MOVED}</p>'),)
+
+    # -- a sweep --
+
+    def _new_sweep(self, resume: bool) -> Sweep:
+        return Sweep(
+            self.source,
+            None if resume else self.space,
+            strategy=self.limits.strategy,
+            budget_seconds=self.limits.budget_seconds,
+            memory_limit=self.limits.memory_limit_bytes,
+            step=self._step,
+            store=self._store,
+            name=self.results.name if resume else self._name,
+            **self._fixed,
+        )
+
+    def _attach(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self._fresh_seen = -1
+        self._note.value = ""
+        sweep.on_event.append(self._pump.put)
+
+    def _show(self, watched: Watched) -> None:
+        """Called by the pump's thread, the only one that writes these widgets while a sweep runs."""
+        self.steering.show(watched.state)
+        if watched.fresh != self._fresh_seen:
+            self._fresh_seen = watched.fresh
+            if self.sweep is not None and self.sweep.results is not None:
+                self.results = self.sweep.results
+            self._show_results(live=watched.active)
+        self.progress.show(watched, getattr(self.results, "ending", ""))
+        rate = watched.rate
+        running = Running(watched.running, rate) if watched.running is not None and rate is not None else None
+        self.gallery.show_running(running)
+        if watched.error is not None:
+            self.errors.show(watched.error)
+        if not watched.active:
+            self._save()
+
+    def _show_results(self, live: bool) -> None:
+        results = self.results
+        self.gallery.show(results, None, self.inspector.key)
+        self.inspector.show(results)
+        self.exporting.show(results)
+        self._verdict.value = "" if results is None or not results.trials else _verdict_html(results, live)
+        resumable = results is not None and not live and results.ending not in ("finished",) and bool(results.trials)
+        self._continue.layout.display = None if resumable else "none"
+        if resumable:
+            self._continue.description = f"go on with the sweep that ended early ({results.name})"
+
+    def _save(self) -> None:
+        if self._saved is not None:
+            self._saved.update(saved.bundle(self.results), raw=True)
+
+    def _pump_failed(self, error: BaseException) -> None:
+        self.errors.show(error)
+
+    # -- callbacks --
+
+    def _size_changed(self) -> None:
+        try:
+            self._size.value = self._size_html()
+            self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
+        except WorkbenchError as error:
+            self._size.value = f'<p class="wb-size"><span class="wb-failed">{escape(str(error))}</span></p>'
+
+    def _size_html(self) -> str:
+        pins = machine.accelerator().pins
+        found = self.space.resolve(self.source, pins, self.source.current or getattr(self.results, "current", None))
+        progress = Progress(found.settings, current=found.current)
+        starts = strategy_named(self.limits.strategy).runs_left(progress)
+        seconds = starts * (self._fixed["measure_seconds"] + SECONDS_BESIDE_MEASURING)
+        budget = self.limits.budget_seconds
+        self.limits.memory_limit_bytes  # noqa: B018  raises where the text is no size
+        cut = f", cut by the budget at {formatting.seconds(budget)}" if budget is not None and budget < seconds else ""
+        size = formatting.count(len(found.settings), "settings", "settings")
+        yours = ", yours among them" if found.current is not None else ""
+        return f'<p class="wb-size"><b>{size}</b>{yours}; at most about {formatting.seconds(seconds)}{cut}.</p>'
+
+    def _point_clicked(self, key: int) -> None:
+        self.inspector.choose(key)
+
+    def _trial_chosen(self, key: int | None) -> None:
+        self.gallery.show(self.results, None, key)
+        self.exporting.show(self.results)
+
+    # -- showing --
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import display
+
+        display(self.widget)
+        self._saved = display(saved.bundle(self.results), raw=True, display_id=True)
+        timer = threading.Timer(SECONDS_TO_APPEAR, lambda: self.gallery.settle(self.gallery.drawn))
+        timer.daemon = True
+        timer.start()
+
+
+class _Name(str):
+    """A name that stands in code without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _verdict_html(results: Any, live: bool) -> str:
+    so_far = '<p class="wb-note">So far; the sweep goes on.</p>' if live else ""
+    return f"<h3>Recommendation</h3>{recommendation_box(results)}{so_far}"

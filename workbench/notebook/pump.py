@@ -1,0 +1,70 @@
+"""The pump: the one thread that takes a sweep's events to the panel's widgets, four times a second."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from workbench.notebook.watch import Watched, taken_in
+
+SECONDS_BETWEEN = 0.25
+
+
+class Pump:
+    """Collects events from the sweep's thread and hands the record of them on, from a thread of its own.
+
+    Args:
+        show: Called with the record whenever events came in; the last call sees the sweep's end.
+        failed: Called with an error that `show` raises, which is then called again with the next events.
+    """
+
+    def __init__(self, show: Callable[[Watched], None], failed: Callable[[BaseException], None]) -> None:
+        self.watched = Watched()
+        self._show, self._failed = show, failed
+        self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Takes one event; for the sweep's thread, which it does not hold up."""
+        self._events.put(event)
+
+    def begin(self, watched: Watched) -> None:
+        """Starts anew from `watched`; returns at once."""
+        self.watched = watched
+        self._thread = threading.Thread(target=self._work, name="workbench-panel", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Waits until the end of the sweep has been shown; says whether it has."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def drain(self) -> bool:
+        """Takes in what has come so far; says whether that was anything."""
+        came = False
+        while not self._events.empty():
+            self.watched = taken_in(self.watched, self._events.get())
+            came = True
+        return came
+
+    def _work(self) -> None:
+        mine = threading.current_thread()
+        shown = False
+        while self._thread is mine:
+            if self.drain() or not shown:
+                shown = True
+                self._try_to_show()
+            if not self.watched.active:
+                return
+            time.sleep(SECONDS_BETWEEN)
+
+    def _try_to_show(self) -> None:
+        try:
+            self._show(self.watched)
+        except Exception as error:  # the thread must go on: the sweep does
+            self._failed(error)
