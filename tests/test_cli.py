@@ -96,7 +96,7 @@ def test_wrong_use_is_one_sentence_with_the_way_to_the_help(argv, said, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["", "sweep", "show", "export", "report", "check", "lab", "demo"])
+@pytest.mark.parametrize("command", ["", "sweep", "show", "export", "report", "check", "convert", "lab", "demo"])
 def test_help_of_every_command(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*filter(None, [command]), "--help"])
@@ -306,6 +306,33 @@ def _wait_for_a_finished_run(store):
                 return
         time.sleep(0.1)
     raise AssertionError("no run was finished")
+
+
+def test_convert_writes_once_and_then_finds_it_done(tmp_path):
+    source = "".join(json.dumps({"id": number, "text": f"line {number}"}) + "\n" for number in range(50))
+    (tmp_path / "lines.jsonl").write_text(source)
+    written = run("convert", "lines.jsonl", "shards", "--layout", "parquet", "--json", cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    told = json.loads(written.stdout)
+    assert (told["samples"], told["layout"], told["shards_reused"]) == (50, "parquet", 0)
+    again = run("convert", "lines.jsonl", "shards", "--layout", "parquet", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "50 samples" in again.stdout and "from an earlier run" in again.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("nowhere", "out", "--layout", "tar"), "nowhere"),
+        (("loaders.py", "out", "--layout", "tar", "--resize", "64", "--tokenizer", "t.json"), "give one of them"),
+        ((".", "./inside", "--layout", "tar"), "lie in each other"),
+    ],
+)
+def test_convert_refuses_in_one_sentence(options, said, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["convert", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and said in err
 
 
 def test_lab_becomes_jupyterlab_on_the_lessons(monkeypatch):

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from workbench import errors, lab, machine, samples
     from workbench.errors import WorkbenchError
+    from workbench.layouts.conversion import convert
+    from workbench.layouts.reader import ShardedReader, open_dataset
     from workbench.loaders.settings import LoaderSettings
     from workbench.loaders.source import LoaderSource
     from workbench.measure.trial import measure
     from workbench.notebook.panel import TuningPanel
     from workbench.notebook.report import write_report
+    from workbench.streaming.packed import PackedStream
+    from workbench.streaming.stream import ShardStream
     from workbench.tuning.export import export, load_settings
     from workbench.tuning.results import Results, load_results
     from workbench.tuning.space import SearchSpace
@@ -26,14 +30,19 @@ _MODULES = ("errors", "lab", "machine", "measure", "samples")  # the room `measu
 _HOMES = {
     "LoaderSettings": "workbench.loaders.settings",
     "LoaderSource": "workbench.loaders.source",
+    "PackedStream": "workbench.streaming.packed",
     "Results": "workbench.tuning.results",
     "SearchSpace": "workbench.tuning.space",
+    "ShardStream": "workbench.streaming.stream",
+    "ShardedReader": "workbench.layouts.reader",
     "Sweep": "workbench.tuning.sweep",
     "TuningPanel": "workbench.notebook.panel",
     "WorkbenchError": "workbench.errors",
+    "convert": "workbench.layouts.conversion",
     "export": "workbench.tuning.export",
     "load_results": "workbench.tuning.results",
     "load_settings": "workbench.tuning.export",
+    "open_dataset": "workbench.layouts.reader",
     "write_report": "workbench.notebook.report",
 }
 

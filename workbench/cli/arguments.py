@@ -10,6 +10,7 @@ from workbench.errors import SettingsError
 
 STORE = "sweeps.db"
 EXPORT_FORMATS = ("yaml", "json", "python", "lightning", "transformers", "hydra")
+LAYOUTS = ("tar", "parquet", "tokens", "files")
 KNOB_OPTIONS = {  # the knobs a sweep is most often asked for; --set takes them all
     "num_workers": "0,1,2,4",
     "prefetch_factor": "2,4",
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_report(commands)
     _add_check(commands)
+    _add_convert(commands)
     _add_lab(commands)
     _add_demo(commands)
     return parser
@@ -147,6 +149,20 @@ def _add_check(commands) -> None:
     _add_json(command)
 
 
+def _add_convert(commands) -> None:
+    command = _command(commands, "convert", "layouts:convert", "write a data set in another layout, resumably")
+    command.add_argument("source", metavar="SRC", help="a folder of files or shards, one shard, or JSON lines")
+    command.add_argument("destination", metavar="DST", help="folder that will hold the data set")
+    command.add_argument("--layout", choices=LAYOUTS, required=True, help="layout to write")
+    command.add_argument("--shard-bytes", metavar="SIZE", help="size to aim at for each shard: 256MB")
+    command.add_argument("--resize", metavar="PIXELS", type=int, help="shorter side of photographs, once and for all")
+    command.add_argument("--tokenizer", metavar="FILE", help="tokenizer file with which text becomes token ids")
+    command.add_argument("--processes", metavar="N", type=int, help="how many write at once (default: usable cores)")
+    command.add_argument("--skip-errors", action="store_true", help="leave out samples that fail, and say which")
+    command.add_argument("--overwrite", action="store_true", help="replace a data set made by another conversion")
+    _add_json(command)
+
+
 def _add_lab(commands) -> None:
     command = _command(commands, "lab", "lessons:lab", "open JupyterLab on the lessons")
     command.usage = "workbench lab [OPTION_OF_JUPYTER_LAB ...]"
@@ -192,7 +208,7 @@ class _Version(argparse.Action):
         super().__init__(nargs=0, help="print the version and exit", **kwargs)
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        import workbench
+        from importlib.metadata import version
 
-        print(f"workbench {workbench.__version__}")
+        print(f"workbench {version('loader-workbench')}")
         parser.exit()

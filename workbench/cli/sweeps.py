@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import shlex
 import sys
 from typing import Any
@@ -78,7 +77,7 @@ def report(arguments: argparse.Namespace) -> int:
 
 def document(results: Results, store: str) -> dict[str, Any]:
     """A sweep as one JSON-ready document: what is recommended, why, and a row a settings; unknown is null."""
-    rows = [_plain(row) for row in results.frame.astype(object).to_dict("records")]
+    ranks = {trial.settings: position for position, trial in enumerate(results.ranking.order, start=1)}
     return {
         "version": FIRST_VERSION_OF_JSON,
         "store": str(store),
@@ -90,21 +89,10 @@ def document(results: Results, store: str) -> dict[str, Any]:
         "reason": results.reason,
         "recommendation": results.recommendation,
         "current": results.current.as_dict() if results.current else None,
-        "rows": rows,
+        "rows": [trial.row() | {"rank": ranks.get(trial.settings)} for trial in results.trials],
         "machine": results.machine,
         "notes": list(results.notes),
     }
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    import pandas
-
-    def value(cell: Any) -> Any:
-        if cell is None or cell is pandas.NA or (isinstance(cell, float) and not math.isfinite(cell)):
-            return None
-        return cell.item() if hasattr(cell, "item") else cell
-
-    return {str(name): value(cell) for name, cell in row.items()}
 
 
 def _print(results: Results, store: str, as_json: bool) -> None:
