@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.result import TrialResult
-from workbench.measure.statistics import ratio
+from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
 from workbench.tuning.ranking import EQUAL_WITHIN, counts
 from workbench.tuning.trials import surely_slower
@@ -17,6 +17,7 @@ from workbench.tuning.trials import surely_slower
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
+OVERHEAD_BELOW = 0.8  # of the rate without workers: lower still, and workers do harm rather than no good
 MOST_NAMED = 4  # settings that a sentence lists before it only counts them
 
 # torch warns by counting cores, which says nothing about a loader that waits; here it was measured instead.
@@ -124,14 +125,18 @@ def _no_workers(results: Results) -> Iterator[str]:
             yield f"No settings with workers could be rated. {faulty[0].settings.describe()}: {faulty[0].reason}"
         return
     assert best.estimate is not None
-    if all(trial.estimate and surely_slower(trial.estimate, best.estimate) for trial in rated):
+    if all(trial.estimate and _far_slower(trial.estimate, best.estimate) for trial in rated):
         yield (
             "Worker processes slow this loader down: its cost is per-item overhead, not I/O, and handing batches "
-            "between processes costs more than making them. What helps is batched fetching: a dataset with "
+            "between processes costs more than it saves. What helps is batched fetching: a dataset with "
             "__getitems__, or one that yields whole batches (batch_size=None)."
         )
     else:
         yield "Worker processes gain nothing certain here, so none are spent."
+
+
+def _far_slower(rate: RateEstimate, best: RateEstimate) -> bool:
+    return surely_slower(rate, best) and rate.samples_per_second < OVERHEAD_BELOW * best.samples_per_second
 
 
 def _ties(results: Results) -> Iterator[str]:

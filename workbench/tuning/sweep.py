@@ -281,7 +281,9 @@ def _trial_server(source: Any, **options: Any) -> Any:
 
 
 def _named_by_time(plan: SweepPlan) -> SweepPlan:
-    return dataclasses.replace(plan, name=f"{plan.source.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    """Without a name, the loader's and the time, for instance "train.py:make_loader-20260131-142501"."""
+    loader = plan.source.name.rpartition("/")[2].removeprefix("sample:")
+    return dataclasses.replace(plan, name=f"{loader}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def _checked_space(space: SearchSpace | None) -> SearchSpace | None:
