@@ -243,9 +243,18 @@ def test_what_is_being_measured_is_marked():
 def test_a_chart_that_is_shown_offers_no_upload(monkeypatch):
     shown = []
     monkeypatch.setattr("plotly.io.show", lambda figure, *args, **kwargs: shown.append(kwargs["config"]))
-    charts.throughput(made_up.photos_like())._ipython_display_()
-    (config,) = shown
-    assert config["plotlyServerURL"] == "" and "sendChartToCloud" in config["modeBarButtonsToRemove"]
+    chart = charts.throughput(made_up.photos_like())
+    chart.show()
+    for config in (*shown, chart.bundle()[charts.PLOTLY_MIME]["config"]):
+        assert config["plotlyServerURL"] == "" and "sendChartToCloud" in config["modeBarButtonsToRemove"]
+
+
+@pytest.mark.parametrize("view", charts.VIEWS)
+@pytest.mark.parametrize("sweep", [made_up.photos_like, made_up.all_failed, made_up.empty])
+def test_a_chart_in_a_notebook_leaves_a_picture_for_pages_without_scripts(view, sweep):
+    bundle = getattr(charts, view)(sweep()).bundle()
+    assert bundle["image/svg+xml"].startswith("<svg ") and ElementTree.fromstring(bundle["image/svg+xml"]) is not None
+    assert bundle["text/plain"] and "<" not in bundle["text/plain"]
 
 
 def test_an_unknown_theme_is_refused():
@@ -260,7 +269,7 @@ def test_the_table_has_a_caption_scopes_badges_and_reasons_and_escapes_everythin
     rows = root.findall("tbody/tr")
     assert len(rows) == 12
     assert "".join(rows[0].find("th").itertext()) == "4 workers, prefetch 2 (8 batches in flight) recommended"
-    assert rows[0].attrib["aria-selected"] == "true"
+    assert rows[0].attrib["aria-current"] == "true"
     assert all(row.find("th").attrib["scope"] == "row" for row in rows)
     told = ["".join(row.find("td").itertext()) for row in rows[-3:]]
     assert told[0].startswith("failed Can't pickle <lambda>")

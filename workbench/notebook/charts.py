@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from workbench.errors import WorkbenchError
-from workbench.notebook import figures, palette
+from workbench.notebook import figures, palette, still
 from workbench.notebook.views import (
     first_batch_info,
     heatmap_info,
@@ -36,15 +38,32 @@ __all__ = [
 ]
 
 
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+
+
 class Chart(go.Figure):
-    """A plotly figure that asks nothing of the network: its toolbar has no button that uploads the data."""
+    """A plotly figure that asks nothing of the network: its toolbar has no button that uploads the data.
+
+    As the value of a notebook cell it is shown live, and leaves a picture for pages that run no scripts: a code host,
+    nbconvert's HTML, a viewer without plotly.
+    """
 
     def show(self, *args: Any, **kwargs: Any) -> Any:
         """Show the figure as plotly does, without logo and upload button."""
         return super().show(*args, **{"config": palette.CONFIG, **kwargs})
 
     def _ipython_display_(self) -> None:
-        self.show()
+        from IPython.display import display
+
+        display(self.bundle(), raw=True)
+
+    def bundle(self) -> dict[str, Any]:
+        """The figure by MIME type: plotly's JSON for viewers that draw it, SVG and its title for those that do not."""
+        figure = json.loads(self.to_json())
+        figure["config"] = palette.CONFIG
+        picture = still.svg(figure)
+        text = figure["layout"]["title"]["text"].partition("<br>")[0]
+        return {PLOTLY_MIME: figure, "image/svg+xml": picture, "text/plain": re.sub("<[^>]*>", "", text)}
 
 
 @dataclass(frozen=True)
