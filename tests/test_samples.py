@@ -218,12 +218,12 @@ def test_damaged_text_is_named(tmp_path, damage):
 def test_resampling_keeps_a_tone():
     slow, fast = (np.sin(2 * np.pi * 440 * np.arange(rate) / rate).astype(np.float32) for rate in (8000, 16000))
     for wave, rate, expected in ((slow, 8000, fast), (fast, 16000, slow)):
-        played = speech.resample(torch.from_numpy(wave), rate, len(expected))
+        played = speech.resample(wave, rate, len(expected))
         assert np.allclose(played, expected, atol=1e-5)
 
 
 def test_a_tone_lands_in_its_band():
-    wave = torch.sin(2 * torch.pi * 1000 * torch.arange(16000) / 16000)
+    wave = np.sin(2 * np.pi * 1000 * np.arange(16000) / 16000).astype(np.float32)
     mel = speech.log_mel(wave)
     assert mel.shape == (80, 101)
     expected = 2595 * np.log10(1 + 1000 / 700) / (2595 * np.log10(1 + 8000 / 700)) * 81 - 1

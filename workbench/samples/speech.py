@@ -1,4 +1,8 @@
-"""Speech: decode a stretch of a clip, resample, pad, log-mel spectrogram, as for training a recogniser."""
+"""Speech: decode a stretch of a clip, resample, pad, log-mel spectrogram, as for training a recogniser.
+
+Signals are computed by numpy on one thread: torch would use all cores at 0 workers and one in a worker, with other
+rounding, so that the two would be neither the same work nor the same bits.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import functools
 import math
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -71,41 +76,46 @@ class Clips(Dataset):
         with soundfile.SoundFile(self.files[item]) as clip:
             wanted = round(self.seconds * clip.samplerate)
             clip.seek(chance.randint(0, max(0, clip.frames - wanted)))
-            wave = torch.from_numpy(clip.read(wanted, dtype="float32", always_2d=True)).mean(dim=1)
+            wave = clip.read(wanted, dtype="float32", always_2d=True).mean(axis=1)
             wave = resample(wave, clip.samplerate, SAMPLE_RATE)
-        wave = torch.nn.functional.pad(wave, (0, round(self.seconds * SAMPLE_RATE) - len(wave)))
-        return {"mel": log_mel(wave), "label": self.labels[item]}
+        padded = np.zeros(round(self.seconds * SAMPLE_RATE), dtype=np.float32)
+        padded[: len(wave)] = wave[: len(padded)]
+        return {"mel": torch.from_numpy(log_mel(padded)), "label": self.labels[item]}
 
 
-def resample(wave: torch.Tensor, rate: int, new_rate: int) -> torch.Tensor:
+def resample(wave: np.ndarray, rate: int, new_rate: int) -> np.ndarray:
     """`wave` ([T] float32, `rate` a second) at `new_rate` a second, by cutting or extending its spectrum."""
     if rate == new_rate or len(wave) < 2:
         return wave
-    import numpy as np  # its FFT gives the same bits in a worker and in the main process; torch's depends on threads
-
     length = round(len(wave) * new_rate / rate)
-    played = np.fft.irfft(np.fft.rfft(wave.numpy()), n=length) * (length / len(wave))
-    return torch.from_numpy(played.astype(np.float32))
+    return (np.fft.irfft(np.fft.rfft(wave), n=length) * (length / len(wave))).astype(np.float32)
 
 
-def log_mel(wave: torch.Tensor) -> torch.Tensor:
-    """Log of the power in 80 mel bands ([80, T // 160 + 1] float32) of a wave ([T], 16 kHz)."""
-    spectrum = torch.stft(wave, WINDOW, HOP, window=torch.hann_window(WINDOW), return_complex=True, pad_mode="constant")
-    return (mel_bands() @ spectrum.abs().square()).clamp_(min=SMALLEST_POWER).log10_()
+def log_mel(wave: np.ndarray) -> np.ndarray:
+    """Log of the power in 80 mel bands ([80, T // 160 + 1] float32) of a wave ([T] float32, 16 kHz)."""
+    padded = np.pad(wave, WINDOW // 2)
+    frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP] * np.hanning(WINDOW + 1)[:-1]
+    power = np.square(np.abs(np.fft.rfft(frames))).T
+    bands = [weights @ power[first : first + len(weights)] for first, weights in mel_bands()]
+    return np.log10(np.maximum(bands, SMALLEST_POWER)).astype(np.float32)
 
 
 @functools.cache
-def mel_bands() -> torch.Tensor:
-    """Triangles ([80, 201] float32) over the bins of a spectrum, evenly spaced in mel.
+def mel_bands() -> list[tuple[int, np.ndarray]]:
+    """For each band, the first bin of the spectrum that it takes up, and the weights of those from there on.
 
-    mel = 2595 log10(1 + Hz / 700) (O'Shaughnessy 1987).
+    Triangles evenly spaced in mel; mel = 2595 log10(1 + Hz / 700) (O'Shaughnessy 1987).
     """
     top = 2595 * math.log10(1 + SAMPLE_RATE / 2 / 700)
-    corners = 700 * (10 ** (torch.linspace(0, top, BANDS + 2) / 2595) - 1)
-    hertz = torch.linspace(0, SAMPLE_RATE / 2, WINDOW // 2 + 1)
-    rising = (hertz - corners[:-2, None]) / (corners[1:-1] - corners[:-2])[:, None]
-    falling = (corners[2:, None] - hertz) / (corners[2:] - corners[1:-1])[:, None]
-    return torch.minimum(rising, falling).clamp_(min=0)
+    corners = 700 * (10 ** (np.linspace(0, top, BANDS + 2) / 2595) - 1)
+    hertz = np.linspace(0, SAMPLE_RATE / 2, WINDOW // 2 + 1)
+    bands = []
+    for left, middle, right in zip(corners, corners[1:], corners[2:], strict=False):
+        weights = np.minimum((hertz - left) / (middle - left), (right - hertz) / (right - middle)).clip(min=0)
+        inside = np.flatnonzero(weights)
+        first, last = (inside[0], inside[-1]) if len(inside) else (0, 0)
+        bands.append((int(first), weights[first : last + 1]))
+    return bands
 
 
 def clip_files(folder: Path) -> list[str]:
