@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tests import faulty
-from workbench.errors import ProbeError
+from workbench.errors import ProbeError, SourceError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.trial import TrialPlan, TrialServer, measure
 
@@ -214,7 +216,6 @@ def test_an_epoch_shorter_than_the_warm_up_is_measured_in_whole_epochs():
 
 
 def test_cancel_ends_the_running_trial_and_the_next_one_runs(nothing_left):
-    import threading
 
     with TrialServer(faulty.make()) as server:
         server.probe()
@@ -254,3 +255,107 @@ def test_nothing_survives_a_kernel_that_is_killed(method, wait):
     assert marked_processes(marker) == []
     assert not Path(directory).exists()
     kernel.stdout.close()
+
+
+def test_a_small_shared_memory_is_named_and_the_next_trial_runs():
+    """16 MiB of /dev/shm in a mount namespace of its own; batches of 4 MiB, 2 workers, 4 each."""
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.trial import TrialPlan, TrialServer
+loader = DataLoader(TensorDataset(torch.zeros(256, 1 << 18)), batch_size=4)
+plan = TrialPlan(measure_seconds=0.2, silence_seconds=5, check_data=False)
+with TrialServer(loader) as server:
+    runs = [server.run(s, plan) for s in (LoaderSettings(num_workers=2, prefetch_factor=4), LoaderSettings())]
+print(json.dumps([(run.status, run.reason) for run in runs]))
+"""
+    mount = 'mount -t tmpfs -o size=16m tmpfs /dev/shm && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, "sh", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (status, reason), second = json.loads(done.stdout.strip().splitlines()[-1])
+    assert status == "failed" and "shared memory" in reason and "--shm-size" in reason
+    assert second == ["ok", ""]
+
+
+def test_code_that_starts_threads_when_it_is_loaded_is_run_without_forking(tmp_path):
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time, torch\n"
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "def make(num_workers=0):\n"
+        "    return DataLoader(TensorDataset(torch.arange(4000.)), batch_size=8, num_workers=num_workers)\n"
+    )
+    with TrialServer(f"{tmp_path}/threaded.py:make") as server:
+        for settings in (ZERO, TWO, ZERO):
+            assert server.run(settings, QUICK).status == "ok"
+        marker = server._marker
+    assert marked_processes(marker) == []
+
+
+def test_a_step_paces_the_trial():
+    """A step that sleeps 20 ms a batch of 4 allows no more than 200 samples a second, however fast the loader."""
+    with TrialServer(faulty.make(), step=lambda batch: time.sleep(0.02)) as server:
+        run = server.run(TWO, QUICK)
+    assert run.status == "ok"
+    assert all(w.samples_per_second <= 200 for w in run.windows)
+
+
+def test_the_first_run_is_marked_cold_and_later_ones_are_not():
+    with TrialServer(faulty.make()) as server:
+        assert [server.run(ZERO, QUICK).cold for _ in range(2)] == [True, False]
+
+
+def test_a_loader_that_cannot_be_loaded_elsewhere_is_an_error_that_says_so(tmp_path):
+    (tmp_path / "broken.py").write_text("raise RuntimeError('no licence')\ndef make(num_workers=0):\n    return []\n")
+    with TrialServer(f"{tmp_path}/broken.py:make") as server, pytest.raises(SourceError, match="no licence"):
+        server.probe()
+
+
+def test_a_closed_server_says_so():
+    server = TrialServer(faulty.make())
+    server.close()
+    with pytest.raises(TrialServerError, match="closed"):
+        server.run(ZERO, QUICK)
+
+
+def test_a_warden_that_is_killed_takes_its_trial_with_it_and_a_new_one_starts():
+    with TrialServer(faulty.make()) as server:
+        server.probe()
+        threading.Timer(0.5, lambda: os.kill(server._warden.pid, signal.SIGKILL)).start()
+        run = server.run(TWO, TrialPlan(measure_seconds=30, max_measure_seconds=30))
+        assert run.status == "failed"
+        assert server.run(TWO, QUICK).status == "ok"
+        marker = server._marker
+    assert marked_processes(marker) == []
+
+
+def test_the_calling_process_is_as_it_was():
+    """Threads, signal handlers, random state, thread counts and the start method of the caller are untouched."""
+
+    def state() -> tuple[Any, ...]:
+        import multiprocessing
+        import random
+
+        handlers = tuple(signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD))
+        return (
+            threading.active_count(),
+            handlers,
+            random.getstate(),
+            torch.random.get_rng_state().sum().item(),
+            torch.get_num_threads(),
+            multiprocessing.get_start_method(allow_none=True),
+            torch.multiprocessing.get_sharing_strategy(),
+        )
+
+    before = state()
+    with TrialServer(faulty.make()) as server:
+        server.run(TWO, QUICK)
+    assert state() == before

@@ -22,8 +22,13 @@ MESSAGE_BYTES = 1 << 20
 ADOPTED_SECONDS = 5.0
 
 
-def serve(ship: str) -> None:
-    """Loads what was shipped, says whether that worked, and runs trials until the warden is gone."""
+def serve(ship: str, *, fresh: bool) -> None:
+    """Loads what was shipped, says whether that worked, and runs trials until the warden is gone.
+
+    Args:
+        ship: Path of what was shipped.
+        fresh: Run one trial in this very process instead of forking.
+    """
     warden = os.getppid()
     die_with_parent(warden)
     channel = socket.socket(fileno=SOCKET_FD)
@@ -39,7 +44,7 @@ def serve(ship: str) -> None:
     except BaseException as error:  # the user's module may raise anything, SystemExit included
         channel.send(json.dumps(_failure(error)).encode()[: MESSAGE_BYTES // 2])
         return
-    forks = _thread_count() <= before
+    forks = not fresh and _thread_count() <= before
     channel.send(json.dumps({"kind": "ready", "forks": forks}).encode())
     while True:
         data, fds, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
@@ -121,4 +126,4 @@ def _become_trial(task: dict[str, Any], fds: list[int], warden: int, threads: in
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], fresh="fresh" in sys.argv[2:])

@@ -90,6 +90,8 @@ class TrialServer:
             as they come.
         samples_per_batch: Samples in every batch, where counting them would be wrong.
         on_event: Called with a dict for every phase, window and memory reading of a running trial.
+        fresh: Start an interpreter for every trial, which takes 1 to 2 s, instead of forking one that has imported
+            torch and the loader. Chosen by itself when loading the user's code starts threads.
 
     Raises:
         SourceError: If the loader cannot be found or shipped.
@@ -102,9 +104,11 @@ class TrialServer:
         step: Callable[[Any], Any] | None = None,
         samples_per_batch: int | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
+        fresh: bool = False,
     ) -> None:
         self.source = LoaderSource.of(loader)
         self._step, self._samples, self._on_event = step, samples_per_batch, on_event
+        self._server_words = ["fresh"] if fresh else []
         self._warden: subprocess.Popen[bytes] | None = None
         self._report: Any = None
         self._buffer = b""
@@ -207,7 +211,7 @@ class TrialServer:
             shipping.ship(self.source, self._step, file)
         read, write = os.pipe()
         config = {
-            "server_argv": [sys.executable, "-u", "-m", "workbench.measure.server", str(ship)],
+            "server_argv": [sys.executable, "-u", "-m", "workbench.measure.server", str(ship), *self._server_words],
             "server_env": {MARKER: self._marker},
             "directory": str(self._directory),
             "report_fd": write,

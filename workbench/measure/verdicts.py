@@ -114,7 +114,7 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
         return "failed", "the process that starts trials ended; the next trial starts a new one. " + _tail(verdict)
     if verdict.get("error"):
         return _judge_error(settings, verdict)
-    if verdict.get("done"):
+    if verdict.get("done") is not None:
         return _judge_done(verdict)
     return _judge_death(verdict.get("exit_code"), "the trial's process", verdict)
 

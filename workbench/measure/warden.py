@@ -27,6 +27,8 @@ from workbench.measure.watch import Output, Watch
 
 TICK_SECONDS = 0.1
 """How often the tree is looked at: 10 Hz of RSS and processor time costs a loader nothing that could be measured."""
+TICKS_PER_SCAN = 3
+"""Every so many ticks the tree is walked anew for processes that have come; in between those known are followed."""
 HELLO_SECONDS = 20.0
 """How long the server may take to fork a trial."""
 EXIT_SECONDS = 5.0
@@ -190,7 +192,8 @@ class Warden:
     def _supervise(self, watch: Watch, forks: bool) -> None:
         server = self._server if forks else None
         hidden = {os.getpid(), server}
-        next_tick = 0.0
+        next_tick, ticks = 0.0, 0
+        pids: list[int] = []
         while not watch.ended:
             ready = [watch.report_fd, watch.output_fd, 0]
             readable, _, _ = select.select(ready, [], [], max(0.0, next_tick - time.monotonic()))
@@ -202,7 +205,9 @@ class Warden:
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + TICK_SECONDS
-                pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
+                if ticks % TICKS_PER_SCAN == 0:
+                    pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
+                ticks += 1
                 watch.tick(pids, server, spent=time.process_time())
                 self._drain_server()
             if 0 in readable or watch.overdue(now):

@@ -1,0 +1,87 @@
+"""From what was seen of a run to its status and reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.verdicts import judge, make_run, overhead, repeated_warnings
+
+LIMITS = {"deadline_seconds": 60, "silence_seconds": 15, "memory_bytes": 4 << 30, "floor_bytes": 1 << 30}
+WINDOW = {"at_seconds": 0.0, "seconds": 0.5, "batches": 10, "samples": 40, "foreign_cores": 0.0}
+TWO = LoaderSettings(num_workers=2)
+
+
+def seen(ended: str, **more: Any) -> dict[str, Any]:
+    return {"ended": ended, "phase": "measure", "batches": 10, "output": "", "exit_code": None, "memory": {}} | more
+
+
+def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
+    return {"type": type_, "message": message, "traceback": "", "line": "user.py:7 in f", "worker": None} | more
+
+
+@pytest.mark.parametrize(
+    ("verdict", "status", "text"),
+    [
+        (seen("finished", done={}, windows=[WINDOW]), "ok", ""),
+        (seen("finished", done={}, windows=[]), "failed", "nothing could be measured in 10 batches"),
+        (seen("finished", done={"check": {"status": "wrong_data", "reason": "lost"}}, windows=[WINDOW]), "wrong_data", "lost"),
+        (seen("finished", error=error("KeyError", "'a'", worker=1)), "failed", "KeyError: 'a' (user.py:7 in f)"),
+        (seen("finished", error=error("RuntimeError", "gone", exit_codes={"0": -9})), "killed", "worker 0 was killed (SIGKILL)"),
+        (seen("finished", error=error("ConnectionResetError", "", exit_codes={"1": -7})), "failed", "SIGBUS"),
+        (seen("finished", error=error("RuntimeError", "x", exit_codes={"1": 7})), "failed", "worker 1 exited with code 7"),
+        (seen("finished", error=error("ValueError", "x", worker=0, exit_codes={"1": -15})), "failed", "ValueError: x"),
+        (seen("finished", error=error("MemoryError", "")), "over_memory", "fewer workers"),
+        (seen("finished", error=error("RuntimeError", "unable to allocate shared memory(shm)")), "failed", "/dev/shm"),
+        (seen("finished", error=error("OSError", "[Errno 24] Too many open files")), "failed", "ulimit"),
+        (seen("finished", error=error("RuntimeError", "stack expects each tensor to be equal size")), "failed", "pads"),
+        (
+            seen("finished", error=error("RuntimeError", "Cannot re-initialize CUDA in forked subprocess.")),
+            "failed",
+            "copy in the training loop",
+        ),
+        (seen("exited", exit_code=-11), "failed", "the trial's process crashed (SIGSEGV)"),
+        (seen("exited", exit_code=-9, memory={"peak_pss_bytes": 3 << 30}), "killed", "last seen at 3"),
+        (seen("exited", exit_code=7), "failed", "exited with code 7"),
+        (seen("memory", memory={"peak_pss_bytes": 5 << 30}), "over_memory", "over the limit of 4"),
+        (seen("machine memory"), "over_memory", "the machine had less than 1"),
+        (seen("cancelled"), "killed", "stopped"),
+        (seen("server lost"), "failed", "the next trial starts a new one"),
+        (seen("silence", silent_seconds=15.2), "timed_out", "hang at batch 11: nothing came for 15 s"),
+        (seen("silence", batches=0, silent_seconds=15), "timed_out", "'spawn' or 'forkserver'"),
+        (seen("silence", output="OSError: [Errno 24] Too many open files"), "timed_out", "ran out of open files"),
+        (seen("silence", output="PicklingError: f"), "timed_out", "could not pickle"),
+        (seen("deadline", silent_seconds=0.1), "timed_out", "not done after 60 s, in phase measure"),
+        (seen("deadline", silent_seconds=0.1, phase="epoch edge", windows=[WINDOW]), "ok", ""),
+        (seen("deadline", silent_seconds=14, phase="shutdown", windows=[WINDOW]), "timed_out", "hang"),
+    ],
+)  # fmt: skip
+def test_how_it_ended_says_what_it_was(verdict, status, text):
+    assert judge(TWO, verdict, LIMITS)[0] == status
+    assert text in judge(TWO, verdict, LIMITS)[1]
+
+
+def test_only_ok_has_no_reason():
+    assert judge(TWO, seen("finished", done={}, windows=[WINDOW]), LIMITS) == ("ok", "")
+
+
+def test_a_pool_of_threads_in_every_worker_is_oversubscription_and_the_loaders_own_threads_are_not():
+    def notes(busy: int) -> tuple[str, ...]:
+        verdict = seen("finished", done={}, windows=[WINDOW], busy_threads=busy, peak_threads=20)
+        return make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False).notes
+
+    assert notes(3) == ()
+    assert "2 workers x 6 busy threads on 2 cores (20 threads in all)" in notes(6)[0]
+
+
+def test_the_same_warning_is_shown_once_with_a_count():
+    output = "/a.py:3: RuntimeWarning: slow path in use\n  warnings.warn(\n" * 40 + "fine\n"
+    assert len(repeated_warnings(output)) == 1
+    assert "slow path in use (40 times)" in repeated_warnings(output)[0]
+
+
+def test_overhead_is_wall_time_that_the_loader_and_the_clock_do_not_account_for():
+    assert overhead({"done": {"accounted_seconds": 2.0}, "wall_seconds": 2.25}) == 0.25
+    assert overhead({"done": None, "wall_seconds": 2.25}) is None
