@@ -235,7 +235,10 @@ def test_what_was_not_settled_is_said():
 
 
 def test_a_single_start_is_called_that():
-    assert "one start only" in results(trials({W0: [100.0]})).recommendation
+    text = results(trials({W0: [100.0], W4: [400.0]})).recommendation
+
+    assert "400 samples/s in its only start" in text and "(single starts)" in text
+    assert "95 % interval" not in text
 
 
 def test_notes_of_the_probe_short_epochs_busy_machines_and_steps_are_passed_on():

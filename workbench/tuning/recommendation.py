@@ -67,11 +67,12 @@ def _rate(results: Results) -> Iterator[str]:
     best = results.ranking.order[0]
     estimate = best.estimate
     assert estimate is not None
-    sure = "one start only, so another start may lie further off" if estimate.in_run_only else _starts(estimate.starts)
-    yield (
-        f"{_number(estimate.samples_per_second)} samples/s, 95 % interval {_number(estimate.low)} to "
-        f"{_number(estimate.high)} ({sure})."
-    )
+    rate = _number(estimate.samples_per_second)
+    if estimate.in_run_only:
+        yield f"{rate} samples/s in its only start; how far another start may lie from that is not known."
+    else:
+        count = f"{estimate.starts} start{'' if estimate.starts == 1 else 's'}"
+        yield f"{rate} samples/s, 95 % interval {_number(estimate.low)} to {_number(estimate.high)} ({count})."
     for other, name in _compared(results):
         yield _comparison(best, other, name)
 
@@ -91,7 +92,8 @@ def _comparison(best: TrialResult, other: TrialResult, name: str) -> str:
     assert best.estimate is not None and other.estimate is not None
     times = ratio(best.estimate, other.estimate)
     cost = _memory_difference(best, other)
-    span = f"95 % interval {times.low:.2f} to {times.high:.2f}"
+    single = best.estimate.in_run_only or other.estimate.in_run_only
+    span = "single starts" if single else f"95 % interval {times.low:.2f} to {times.high:.2f}"
     if surely_slower(other.estimate, best.estimate) or surely_slower(best.estimate, other.estimate):
         return f"That is {times.value:.2f} times the rate of {name} ({span}){cost}."
     return f"That is about the rate of {name}: {times.value:.2f} times it ({span}){cost}."
@@ -203,7 +205,3 @@ def _list(trials: tuple[TrialResult, ...]) -> str:
 
 def _number(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _starts(count: int) -> str:
-    return f"{count} start{'' if count == 1 else 's'}"
