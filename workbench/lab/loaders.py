@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import multiprocessing
 import os
 import secrets
 from collections.abc import Callable, Iterator
@@ -207,9 +208,9 @@ class Faulty(Dataset):
 
     def _replaced(self, index: Any) -> Any:
         every = self.work.faults.corrupt_every
-        if every and get_worker_info() and isinstance(index, int) and index % every == every - 1:
-            return (index + 1) % len(self.dataset)
-        return index
+        hit = every and isinstance(index, int) and index % every == every - 1
+        in_worker = get_worker_info() and multiprocessing.parent_process()  # a real one, not one that is made believe
+        return (index + 1) % len(self.dataset) if hit and in_worker else index
 
 
 class FaultyBatches(Faulty):
