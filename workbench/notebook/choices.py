@@ -12,6 +12,7 @@ from workbench import machine
 from workbench.errors import SettingsError
 from workbench.loaders.settings import KNOBS, START_METHODS
 from workbench.notebook import formatting
+from workbench.notebook.folds import Fold
 from workbench.tuning.space import SearchSpace, default_worker_counts
 
 
@@ -168,8 +169,7 @@ class Choices:
         more = [row.widget for name, row in self.rows.items() if name not in MAIN_KNOBS]
         parts = [*main]
         if more:
-            folded = W.Accordion([W.VBox(more)], titles=("More knobs",), selected_index=None)
-            parts.append(folded)
+            parts.append(Fold("More knobs", W.VBox(more)).widget)
         parts.append(W.HTML(_left_out(source, accepted, offered)))
         self.widget = W.VBox(parts)
         self._quiet = False

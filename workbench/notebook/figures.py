@@ -67,9 +67,7 @@ def memory_figure(info: MemoryInfo, theme: Theme) -> Figure:
         theme,
         "Memory against throughput",
         _subtitle(info.summary),
-        xaxis=palette.axis(
-            theme, f"peak memory ({unit}), shared pages counted once", anchor="y2" if info.unanswered else "y"
-        ),
+        xaxis=palette.axis(theme, f"peak memory ({unit})", anchor="y2" if info.unanswered else "y"),
         yaxis=palette.axis(theme, "samples/s", rangemode="tozero", tickformat=",~r", nticks=7),
     )
     if info.limit_bytes is not None:

@@ -13,7 +13,7 @@ from workbench.notebook.views import Running
 
 LEFT, RIGHT = ("throughput", "first_batch"), ("memory", "heatmap")
 HEIGHT = 430
-CELL = {"flex": "1 1 380px", "min_width": "280px", "width": "auto", "overflow": "hidden"}
+CELL = {"flex": "1 1 380px", "min_width": "min(280px, 100%)", "width": "auto", "overflow": "hidden"}
 NOT_LIVE = (
     "Pictures in place of live charts: the kernel has been busy, or JupyterLab's own environment lacks anywidget "
     "(<code>pip install anywidget</code> where <code>jupyter lab</code> runs, then reload the page)."

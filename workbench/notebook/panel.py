@@ -19,6 +19,7 @@ from workbench.notebook.choices import Choices
 from workbench.notebook.controls import ErrorBox, Limits, ProgressLine, Steering
 from workbench.notebook.evidence import recommendation_box
 from workbench.notebook.exporting import ExportBox, code_for
+from workbench.notebook.folds import Fold
 from workbench.notebook.gallery import Gallery
 from workbench.notebook.inspector import Inspector
 from workbench.notebook.pump import Pump
@@ -32,6 +33,8 @@ from workbench.tuning.sweep import Sweep
 SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
 SECONDS_BESIDE_MEASURING = 1.5  # start, warm-up and end of one start, until this loader has shown its own
 MOVED = "This panel went on in a cell that was run later."
+
+REPLACED = "The sweep of an earlier definition of this loader was stopped."
 
 _panels: dict[str, weakref.ref[TuningPanel]] = {}
 
@@ -54,6 +57,7 @@ class TuningPanel:
         name: Name of the sweeps in the store; panels with the same name and store stand for each other.
         samples_per_batch: How many samples a batch holds, where that cannot be seen.
         measure_seconds: Measuring time of one start.
+        server_factory: Starts the process that runs trials, as in `Sweep`.
 
     Attributes:
         sweep: The sweep that runs or ran last, or None.
@@ -78,6 +82,7 @@ class TuningPanel:
         name: str | None = None,
         samples_per_batch: int | None = None,
         measure_seconds: float = 1.0,
+        server_factory: Callable[..., Any] | None = None,
     ) -> None:
         strategy_named(strategy)
         self.source = LoaderSource.of(loader)
@@ -85,6 +90,7 @@ class TuningPanel:
         self.results: Any = None
         self._expression = repr(loader) if isinstance(loader, str) else "loader"
         self._store, self._name, self._step = Path(store), name, step
+        self._server_factory = server_factory
         self._fixed = {"samples_per_batch": samples_per_batch, "measure_seconds": measure_seconds}
         self._fresh_seen = -1
         self._saved: Any = None
@@ -122,7 +128,7 @@ class TuningPanel:
         sweep = self._new_sweep(resume)
         self._attach(sweep)
         sweep.start(resume)
-        self.setting.selected_index = None
+        self.setting.open(False)
         self.gallery.show(None, None, None)
         self._pump.begin(Watched(state="running"))
 
@@ -185,7 +191,7 @@ class TuningPanel:
         setting = W.VBox([self.choices.widget, self.limits.widget])
         toolbar = W.Box([self.steering.widget, self._size], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
         toolbar.add_class("wb-toolbar")
-        self.setting = W.Accordion([setting], titles=("What to try",), selected_index=0)
+        self.setting = Fold("What to try", setting, opened=True)
         self.widget = W.VBox(
             [
                 W.HTML(self._heading()),
@@ -194,11 +200,12 @@ class TuningPanel:
                 self._note,
                 self.progress.widget,
                 self.errors.widget,
-                self.setting,
+                self.setting.widget,
                 self.gallery.widget,
                 self._verdict,
                 self.inspector.widget,
-                W.Accordion([self.exporting.widget, self._code], titles=("Export", "As code"), selected_index=None),
+                Fold("Export", self.exporting.widget).widget,
+                Fold("As code", self._code).widget,
             ]
         )
         self.widget.add_class("wb")
@@ -225,9 +232,10 @@ class TuningPanel:
             self._adopt(running)
             return
         if running is not None:
-            running.stop()
-            self._note.value = '<p class="wb-note">The sweep of an earlier definition of this loader was stopped.</p>'
+            reopening.ended(running)
         self._reopen()
+        if running is not None:
+            self._note.value = f'<p class="wb-note">{REPLACED}</p>{self._note.value}'
 
     def _adopt(self, sweep: Sweep) -> None:
         self._attach(sweep)
@@ -263,6 +271,7 @@ class TuningPanel:
             step=self._step,
             store=self._store,
             name=self.results.name if resume else self._name,
+            server_factory=self._server_factory,
             **self._fixed,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from workbench.tuning.results import Results, results_of
 from workbench.tuning.store import SweepStore
 from workbench.tuning.sweep import Sweep, running_sweeps
 
+SECONDS_TO_END = 5.0
 ENDINGS = {
     "finished": "finished",
     "budget": "its time budget ended",
@@ -29,6 +31,13 @@ def running_sweep(store: Path, name: str) -> Sweep | None:
         if sweep.store.absolute() == store.absolute() and (sweep.name or sweep.source.name) == name:
             return sweep
     return None
+
+
+def ended(sweep: Sweep) -> None:
+    """Stops a sweep and waits, but not for ever, until what it measured is in the store."""
+    sweep.stop()
+    with contextlib.suppress(Exception):  # what ended it was shown where it was started
+        sweep.wait(SECONDS_TO_END)
 
 
 def last_results(store: Path, name: str | None, source: str) -> Results | None:

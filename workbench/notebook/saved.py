@@ -10,7 +10,7 @@ from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import recommendation_box, recommendation_text
 from workbench.notebook.report import static_text
 
-MOST_ROWS = 40  # a bundle stays under 50 kB in every notebook
+MOST_ROWS = 25  # a bundle stays under 50 kB in every notebook
 PICTURES = ("throughput", "memory")
 BEFORE = "The results of this panel will be kept here when a sweep has run."
 

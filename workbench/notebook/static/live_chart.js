@@ -4,6 +4,7 @@
 const PLOTLY = Symbol.for("loader-workbench.plotly");
 const ASK_AGAIN_MS = 4000;
 const SILENT_MS = 9000; // the kernel says it is alive every 2 s, from a thread that a busy cell does not hold up
+const CHARACTER_PX = 6.4; // mean width of a character of the subtitle, 12 px high
 const LOST =
   "The kernel no longer answers, so this panel shows its last state. Run the cell again: finished trials are kept in the store.";
 
@@ -76,6 +77,20 @@ function inked(value, colours) {
   return value;
 }
 
+// The subtitle's lines as wide as the chart, which the kernel does not know.
+function rewrapped(layout, width) {
+  const parts = /^(<b>.*?<\/b>)<br>(<span[^>]*>)(.*)<\/span>$/s.exec(layout.title?.text ?? "");
+  if (!parts) return;
+  const lines = [""];
+  for (const word of parts[3].split(/<br>| /)) {
+    const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
+    if (longer.length * CHARACTER_PX > width - 24 && lines.at(-1)) lines.push(word);
+    else lines[lines.length - 1] = longer;
+  }
+  layout.title.text = `${parts[1]}<br>${parts[2]}${lines.join("<br>")}</span>`;
+  layout.margin.t = 50 + 17 * lines.length;
+}
+
 function applied(figure, changes) {
   for (const { path, value } of changes) {
     let node = figure;
@@ -111,6 +126,7 @@ function render({ model, el }) {
     layout.width = box.clientWidth;
     layout.height = box.clientHeight;
     layout.datarevision = have;
+    rewrapped(layout, layout.width);
     const first = !chart.isConnected;
     if (first) box.replaceChildren(chart);
     library.react(chart, data, layout, { ...model.get("config"), responsive: false });

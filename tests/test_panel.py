@@ -1,0 +1,575 @@
+"""The panel driven as a person drives it (boxes, buttons, fields), over a trial server that measures nothing."""
+
+from __future__ import annotations
+
+import copy
+import html
+import json
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import nbformat
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from nbclient import NotebookClient
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests import made_up_sweeps as made_up
+from tests.made_up_sweeps import settings
+from workbench.errors import ProbeError, SettingsError, WorkbenchError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import Probe, TrialRun
+from workbench.notebook import changes, figures, gallery, panel, saved, watch
+from workbench.notebook.live import LiveChart, plotly_gzipped
+from workbench.notebook.panel import TuningPanel
+from workbench.tuning.export import load_settings
+from workbench.tuning.space import SearchSpace
+
+SPACE = SearchSpace(num_workers=[0, 1, 2], prefetch_factor=[2, 4])
+
+
+class MadeUpServer:
+    """A trial server whose rates are 100 a worker; `gate` holds trials back until it is opened."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.cancelled = threading.Event()
+        self.probe_error: Exception | None = None
+        self.ran: list[LoaderSettings] = []
+        self.emit: Callable[[dict[str, Any]], None] = lambda event: None
+
+    def __call__(self, source: Any, *, step: Any, samples_per_batch: Any, on_event: Any) -> MadeUpServer:
+        self.emit = on_event
+        return self
+
+    def __enter__(self) -> MadeUpServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def probe(self) -> Probe:
+        if self.probe_error is not None:
+            raise self.probe_error
+        return Probe(8, "first tensor", False, 800, 1, "Tensor[8, 3] float32", 4, 32, False, "fork")
+
+    def run(self, chosen: LoaderSettings, plan: Any) -> TrialRun:
+        self.cancelled.clear()
+        self.emit({"kind": "phase", "phase": "warm-up", "settings": chosen})
+        window = {"at_seconds": 1.0, "seconds": 0.5, "batches": 10, "samples": 50}
+        self.emit({"kind": "window", "window": window, "settings": chosen})
+        while not self.gate.is_set():
+            if self.cancelled.wait(0.01):
+                return TrialRun(chosen, "killed", "stopped")
+        self.ran.append(chosen)
+        if chosen.num_workers == 1 and chosen.prefetch_factor == 4:
+            return TrialRun(chosen, "failed", "worker <1> died", traceback_text="Traceback: <boom>")
+        return made_up.run(chosen, 100.0 * (1 + chosen.num_workers))
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+
+@pytest.fixture
+def server() -> MadeUpServer:
+    return MadeUpServer()
+
+
+@pytest.fixture
+def make(server, tmp_path):
+    made: list[TuningPanel] = []
+
+    def build(loader: Any = None, **options: Any) -> TuningPanel:
+        loader = loader if loader is not None else DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=8)
+        options = {"store": tmp_path / "sweeps.db", "space": SPACE, "strategy": "grid"} | options
+        made.append(TuningPanel(loader, server_factory=server, **options))
+        return made[-1]
+
+    yield build
+    server.gate.set()
+    for one in made:
+        one.stop()
+        one._pump.wait(20)
+
+
+def text_of(value: str) -> str:
+    """The words of an HTML widget."""
+    return html.unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<style>.*?</style>", "", value, flags=re.S)))
+
+
+def until(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < give_up, "it did not come about within 20 s"
+        time.sleep(0.01)
+
+
+# -- what is set by hand --
+
+
+def test_what_is_ticked_is_the_space_and_its_size_follows(make):
+    one = make()
+    assert one.space == SPACE
+    assert "5 settings, yours among them" in " ".join(text_of(one._size.value).split()).replace(" ,", ",")
+    one.choices.tick(num_workers=[0, 3], prefetch_factor=[])
+    assert one.space == SearchSpace(num_workers=[0, 3])
+    assert text_of(one._size.value).split()[:2] == ["2", "settings"]
+
+
+def test_a_number_can_be_typed_and_nonsense_is_answered_beside_the_field(make):
+    row = make().choices.rows["num_workers"]
+    row._field.value = "3, 6"
+    assert row.values == (0, 1, 2, 3, 6) and row._field.value == ""
+    row._field.value = "many"
+    assert "'many' is no whole number" in html.unescape(row.error.value) and 'role="alert"' in row.error.value
+    row._field.value = "-2"
+    assert "-2" in row.error.value and row.values == (0, 1, 2, 3, 6)
+
+
+def test_nothing_ticked_is_said_and_refused(make):
+    one = make()
+    for row in one.choices.rows.values():
+        row.tick()
+    assert "no value is ticked" in one._size.value
+    one.steering.run.click()
+    assert "no value is ticked" in one.errors.widget.value
+    assert one.state == "idle"
+
+
+def test_a_nonsense_limit_is_said_and_refused(make):
+    one = make(budget_seconds="90s")
+    one.limits._memory.value = "lots"
+    assert "'lots' is not a size" in html.unescape(one._size.value)
+    one.steering.run.click()
+    assert 'role="alert"' in one.errors.widget.value and one.sweep is None
+
+
+def test_a_knob_that_the_loader_does_not_take_is_not_offered(make):
+    def loader(num_workers=0):
+        return DataLoader(TensorDataset(torch.ones(8)), num_workers=num_workers)
+
+    one = make(loader, space=SearchSpace(num_workers=[0, 1]))
+    assert set(one.choices.rows) == {"num_workers", "batch_on_worker"}
+    with pytest.raises(SettingsError, match="'prefetch_factor' is not offered"):
+        one.choices.tick(prefetch_factor=[2])
+
+
+def test_everything_set_by_hand_reads_back_as_code_that_makes_the_same_sweep(make):
+    one = make(budget_seconds="2m", memory_limit="8GiB", name="photos", samples_per_batch=8, step="train.py:step")
+    made = {}
+
+    class Recorder:
+        SearchSpace = SearchSpace
+
+        @staticmethod
+        def Sweep(loader, **arguments):
+            made.update(arguments, loader=loader)
+            return type("Done", (), {"run": lambda self: type("R", (), {"recommendation": ""})})()
+
+    code = one.code().replace("import workbench as wb", "")
+    exec(code, {"wb": Recorder, "loader": "the loader", "print": lambda text: None})
+    assert made == {
+        "loader": "the loader",
+        "space": SPACE,
+        "strategy": "grid",
+        "budget_seconds": "2m",
+        "memory_limit": "8GiB",
+        "name": "photos",
+        "store": str(one._store),
+        "samples_per_batch": 8,
+        "step": "train.py:step",
+    }
+
+
+# -- a sweep --
+
+
+def test_run_shows_table_recommendation_progress_and_trials(make, server):
+    one = make()
+    one.steering.run.click()
+    results = one.wait(30)
+    assert len(results.trials) == 5 and results.best == settings(2, 2)
+    assert "Finished." in text_of(one.progress._status.value)
+    assert one.progress._bar.value == one.progress._bar.max == len(server.ran)
+    table = text_of(one.inspector._table.value)
+    assert "4 settings measured" in table and "worker <1> died" in table
+    assert "Use 2 workers, prefetch 2" in text_of(one._verdict.value)
+    assert len(one.inspector._picker.options) == 1 + 5
+    assert one.errors.widget.value == ""
+    drawn = {trace["name"] for trace in one.gallery.boxes[0].live.wb_figure["data"]}
+    assert {"prefetch 2", "recommended", "no answer"} <= drawn
+
+
+def test_while_a_trial_runs_its_settings_and_rate_are_shown(make, server):
+    one = make()
+    server.gate.clear()
+    one.steering.run.click()
+    until(lambda: "Measuring" in one.progress._status.value and "100 samples/s" in one.progress._numbers.value)
+    until(lambda: any(t["name"] == "measuring now" for t in one.gallery.boxes[0].live.wb_figure["data"]))
+    assert 'role="status"' in one.progress._status.value
+
+
+def test_stop_ends_within_a_second_and_keeps_what_was_measured(make, server):
+    one = make()
+    one.steering.run.click()
+    until(lambda: len(server.ran) >= 2)
+    server.gate.clear()
+    until(lambda: one._pump.watched.running is not None)
+    before = time.monotonic()
+    one.steering.stop.click()
+    one.wait(20)
+    assert time.monotonic() - before < 1.0
+    assert one.state == "done" and "Stopped." in text_of(one.progress._status.value)
+    assert sum(len(trial.runs) for trial in one.results.trials if trial.status != "skipped") >= 2
+    assert "So far" not in one._verdict.value
+
+
+def test_pause_frees_the_machine_and_resume_goes_on(make, server):
+    one = make()
+    server.gate.clear()
+    one.steering.run.click()
+    until(lambda: one._pump.watched.running is not None)
+    one.steering.pause.click()
+    until(lambda: one.steering.pause.description == "Resume")
+    assert "Paused" in text_of(one.progress._status.value)
+    server.gate.set()
+    ran = len(server.ran)
+    time.sleep(0.2)
+    assert len(server.ran) == ran
+    one.steering.pause.click()
+    assert len(one.wait(30).trials) == 5
+    assert one.steering.pause.description == "Pause"
+
+
+def test_a_second_run_while_one_runs_is_refused(make, server):
+    one = make()
+    server.gate.clear()
+    one.steering.run.click()
+    one.steering.run.click()
+    assert "the sweep is running already" in one.errors.widget.value
+
+
+def test_an_error_of_the_users_loader_is_shown_with_its_own_line(make, server):
+    server.probe_error = ProbeError(
+        "the loader fails with 0 workers: KeyError: 'x'",
+        error_type="KeyError",
+        traceback_text='File "cell", line 3\nKeyError: <x>',
+    )
+    one = make()
+    one.steering.run.click()
+    until(lambda: one.state == "failed" and one._pump.wait(0))
+    shown = one.errors.widget.value
+    assert 'role="alert"' in shown and "fails with 0 workers" in shown and "&lt;x&gt;" in shown
+    assert "Ended with an error" in one.progress._status.value
+
+
+def test_an_unexpected_error_in_a_callback_is_shown_with_its_traceback(make, monkeypatch):
+    one = make()
+    monkeypatch.setattr(one.inspector, "_draw", lambda: 1 / 0)
+    one._pump_failed(ValueError("odd"))
+    assert "ValueError: odd" in one.errors.widget.value
+    monkeypatch.setattr(one, "stop", lambda: 1 / 0)
+    one.steering.stop.click()
+    assert "ZeroDivisionError" in one.errors.widget.value and "<details>" in one.errors.widget.value
+
+
+def test_an_error_while_showing_does_not_end_the_sweep(make, monkeypatch):
+    one = make()
+    monkeypatch.setattr(one.inspector, "show", lambda results: 1 / 0)
+    one.steering.run.click()
+    assert len(one.wait(30).trials) == 5
+    assert "ZeroDivisionError" in one.errors.widget.value
+
+
+# -- trials, export --
+
+
+def test_a_click_on_a_point_shows_its_trial_and_marks_it_everywhere(make):
+    one = make()
+    one.run()
+    one.wait(30)
+    key = next(key for key, trial in enumerate(one.results.trials) if trial.status == "failed")
+    live = one.gallery.boxes[0].live
+    live._handle_custom_msg({"kind": "select", "key": key}, [])
+    details = text_of(one.inspector._details.value)
+    assert "worker <1> died" in details and "Traceback: <boom>" in details
+    assert one.inspector.trial.status == "failed"
+    assert live.wb_figure["data"][-1]["name"] == "selected"
+    assert 'aria-current="true"' in one.inspector._table.value
+    one.inspector._picker.value = None
+    assert live.wb_figure["data"][-1]["name"] != "selected"
+
+
+def test_details_state_windows_memory_and_intervals(make):
+    one = make()
+    one.run()
+    one.wait(30)
+    one.inspector.choose(next(k for k, t in enumerate(one.results.trials) if t.settings == settings(2, 2)))
+    details = " ".join(text_of(one.inspector._details.value).split())
+    for words in ("steady rate 300 samples/s", "95 % interval", "peak memory 400 MB", "300, 300, 300, 300"):
+        assert words in details, words
+
+
+def test_export_previews_and_writes_a_file_that_reads_back_equal(make, tmp_path):
+    one = make()
+    box = one.exporting
+    box._write.click()
+    assert "nothing to export yet" in one.errors.widget.value
+    one.run()
+    one.wait(30)
+    assert "num_workers: 2" in box._preview.value
+    box._file.value = str(tmp_path / "mine.yaml")
+    box._write.click()
+    assert str(tmp_path / "mine.yaml") in box._said.value and 'role="status"' in box._said.value
+    assert load_settings(tmp_path / "mine.yaml") == one.results.best
+    box._format.value = "python"
+    assert box._file.value == str(tmp_path / "mine.py") and "LOADER_KWARGS" in box._preview.value
+
+
+def test_the_chosen_trial_can_be_exported_too(make, tmp_path):
+    one = make()
+    one.run()
+    one.wait(30)
+    one.inspector.choose(next(k for k, t in enumerate(one.results.trials) if t.settings == settings(0)))
+    one.exporting._which.value = "chosen"
+    one.exporting._file.value = str(tmp_path / "zero.json")
+    one.exporting._format.value = "json"
+    one.exporting.write()
+    assert load_settings(tmp_path / "zero.json") == settings(0)
+
+
+def test_an_export_that_cannot_be_written_says_so(make, tmp_path):
+    one = make()
+    one.run()
+    one.wait(30)
+    one.exporting._file.value = str(tmp_path / "nowhere" / "x.yaml")
+    one.exporting._write.click()
+    assert "cannot be written" in one.errors.widget.value and one.exporting._said.value == ""
+
+
+# -- panels before and after --
+
+
+def test_a_panel_made_anew_shows_the_last_sweep_of_the_store(make, server):
+    first = make()
+    first.run()
+    results = first.wait(30)
+    again = make()
+    assert [t.settings for t in again.results.trials] == [t.settings for t in results.trials]
+    assert f"From the store: sweep {results.name}" in again._note.value
+    assert "Use 2 workers" in text_of(again._verdict.value)
+    assert again._continue.layout.display == "none"
+
+
+def test_a_sweep_that_was_stopped_can_be_gone_on_with_and_repeats_nothing(make, server):
+    first = make()
+    first.run()
+    until(lambda: len(server.ran) >= 2)
+    server.gate.clear()
+    first.stop()
+    first.wait(20)
+    kept = len(server.ran)
+    server.gate.set()
+    again = make()
+    assert again._continue.layout.display is None and "it was stopped" in again._note.value
+    again._continue.value = True
+    again.run()
+    results = again.wait(30)
+    assert results.name == first.results.name and results.ending == "finished"
+    assert sum(len(trial.runs) for trial in results.trials) == len(server.ran) > kept
+    assert again._continue.layout.display == "none"
+
+
+def test_running_the_cell_again_carries_the_sweep_over(make, server):
+    data = TensorDataset(torch.ones(32, 3))
+    first = make(DataLoader(data, batch_size=8))
+    server.gate.clear()
+    first.run()
+    until(lambda: first._pump.watched.running is not None)
+    again = make(DataLoader(data, batch_size=8))
+    assert again.sweep is first.sweep and "running already" in again._note.value
+    assert panel.MOVED in first.widget.children[0].value
+    server.gate.set()
+    assert len(again.wait(30).trials) == 5
+    assert "Finished." in text_of(again.progress._status.value)
+
+
+def test_running_the_cell_with_another_loader_stops_the_old_sweep(make, server):
+    first = make(name="mine")
+    server.gate.clear()
+    first.run()
+    until(lambda: first._pump.watched.running is not None)
+    again = make(DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=8, drop_last=True), name="mine")
+    assert again.sweep is None and "was stopped" in again._note.value
+    until(lambda: first.state == "done")
+
+
+def test_two_panels_sweep_at_once(make):
+    one, two = make(name="one"), make(name="two")
+    one.run()
+    two.run()
+    assert len(one.wait(30).trials) == len(two.wait(30).trials) == 5
+    assert (one.results.name, two.results.name) == ("one", "two")
+    assert any("measuring at the same time" in note for note in two.results.notes)
+
+
+def test_a_damaged_store_is_said_and_left_alone(make, tmp_path):
+    (tmp_path / "sweeps.db").write_bytes(b"not a database, but somebody's file " * 10)
+    one = make()
+    assert 'role="alert"' in one.errors.widget.value
+    assert (tmp_path / "sweeps.db").read_bytes().startswith(b"not a database")
+
+
+# -- the live chart --
+
+
+def test_the_first_view_a_reload_and_a_missed_message_are_one_path(monkeypatch):
+    chart = LiveChart()
+    sent = []
+    monkeypatch.setattr(chart, "send", lambda content, buffers=None: sent.append(content))
+    full = figures.throughput_figure(gallery.VIEWS["throughput"].info(made_up.photos_like()), gallery._inks())
+    chart.show(full)
+    sent.clear()
+    chart._handle_custom_msg({"kind": "ready", "have": -1}, [])
+    assert chart.drawn and sent == [{"kind": "figure", "version": 1, "figure": full}]
+    seen = copy.deepcopy(full)
+    sent.clear()
+    selected = figures.with_selection(full, 3)
+    assert chart.show(selected) > 0
+    (message,) = sent
+    assert (message["since"], message["version"]) == (1, 2)
+    changes.apply(seen, message["changes"])
+    assert seen == selected
+    assert chart.show(selected) == 0 and len(sent) == 1
+
+
+def test_the_chart_travels_small_and_plotly_once(make):
+    chart = LiveChart()
+    sent = []
+    chart.send = lambda content, buffers=None: sent.append((content, buffers))
+    chart._handle_custom_msg({"kind": "need_plotly"}, [])
+    ((content, (script,)),) = sent
+    assert content == {"kind": "plotly"} and script is plotly_gzipped() and len(script) < 2_000_000
+    assert len(json.dumps(chart.get_state(), default=str)) < 20_000
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.data())
+def test_changes_lead_from_any_figure_to_any_other(before, data):
+    after = data.draw(st.dictionaries(st.sampled_from([*before, "new"]) if before else st.just("new"), json_values))
+    found = changes.changes(before, after)
+    if found is None:
+        assert set(before) - set(after) or len(json.dumps(after)) > 0
+        return
+    value = copy.deepcopy(before)
+    changes.apply(value, found)
+    assert value == after
+    assert json.dumps(value, sort_keys=True) == json.dumps(after, sort_keys=True)
+
+
+def test_one_more_point_is_a_few_changes():
+    before = {"data": [{"x": list(range(1000)), "y": list(range(1000))}], "layout": {"title": "a"}}
+    after = copy.deepcopy(before)
+    after["data"][0]["x"].append(1000)
+    after["data"][0]["y"].append(7)
+    after["layout"]["title"] = "b"
+    assert changes.changes(before, after) == [
+        {"path": ["data", 0, "x", 1000], "value": 1000},
+        {"path": ["data", 0, "y", 1000], "value": 7},
+        {"path": ["layout", "title"], "value": "b"},
+    ]
+
+
+def test_without_anywidget_the_charts_are_pictures(make, monkeypatch):
+    monkeypatch.setattr(gallery, "_live_chart", lambda selected: None)
+    one = make()
+    assert "install anywidget" in one.gallery.note.value
+    one.run()
+    one.wait(30)
+    assert "<svg" in one.gallery.boxes[0]._picture.value and "prefetch 2" in one.gallery.boxes[0]._picture.value
+
+
+def test_a_view_that_does_not_come_gets_pictures_and_one_that_comes_late_gets_live_charts(make):
+    one = make()
+    one.run()
+    one.wait(30)
+    one.gallery.settle(False)
+    assert "pip install anywidget" in one.gallery.note.value and "<svg" in one.gallery.boxes[1]._picture.value
+    one.gallery.boxes[0].live._handle_custom_msg({"kind": "ready", "have": -1}, [])
+    assert one.gallery.note.value == "" and one.gallery.boxes[1]._picture.value == ""
+
+
+# -- what the events say, what is saved --
+
+
+def test_the_record_of_events_follows_a_sweep():
+    seen = watch.Watched()
+    window = {"seconds": 0.5, "samples": 50}
+    for event in (
+        {"kind": "state", "state": "running"},
+        {"kind": "phase", "phase": "probing"},
+        {"kind": "plan", "settings": (settings(0), settings(1, 2))},
+        {"kind": "something new", "value": 1},
+        {"kind": "run_started", "settings": settings(1, 2)},
+        {"kind": "window", "window": window},
+        {"kind": "window", "window": window | {"samples": 100}},
+        {"kind": "memory", "cost_bytes": 5_000_000, "rss_bytes": 9_000_000},
+    ):
+        seen = watch.taken_in(seen, event)
+    assert (seen.running, seen.rate, seen.planned) == (settings(1, 2), 150.0, 2)
+    assert watch.headline(seen) == "Measuring 1 worker, prefetch 2 (2 batches in flight)"
+    assert watch.running_numbers(seen) == "150 samples/s · 5.0 MB"
+    seen = watch.taken_in(seen, {"kind": "run_finished", "runs_done": 1, "runs_left": 5})
+    assert (seen.running, seen.rate) == (None, None)
+    assert watch.progress_text(seen) == "1 of about 6 starts, 2 settings"
+    seen = watch.taken_in(seen, {"kind": "state", "state": "done"})
+    assert not seen.active and watch.headline(seen, "budget").startswith("The time budget ended")
+
+
+def test_what_is_saved_is_complete_small_and_needs_nothing():
+    trials = tuple(made_up.trial(settings(w, p), 100.0 * w + p) for w in range(1, 31) for p in (2, 4, 8))
+    bundle = saved.bundle(made_up.MadeUpResults(trials, best=settings(30, 8)))
+    assert sum(len(part.encode()) for part in bundle.values()) < 50_000
+    assert bundle["text/html"].count("<svg") == 2 and "and 65 more" in bundle["text/html"]
+    assert "<script" not in bundle["text/html"] and "http://" not in bundle["text/html"].replace(
+        "http://www.w3.org/2000/svg", ""
+    )
+    assert "30 workers, prefetch 8" in bundle["text/plain"]
+    assert saved.BEFORE in saved.bundle(None)["text/plain"]
+
+
+def test_a_notebook_run_without_a_browser_keeps_the_results(tmp_path):
+    cells = [
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\nimport workbench as wb\n"
+        "loader = DataLoader(TensorDataset(torch.ones(64, 3)), batch_size=8)\n"
+        "panel = wb.TuningPanel(loader, space=wb.SearchSpace(num_workers=[0, 1]), measure_seconds=0.1)\npanel",
+        "panel.run()\nresults = panel.wait()\nassert results.trials, panel.errors.widget.value",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    kept = [
+        output for output in notebook.cells[0].outputs if "wb-saved" in str(output.get("data", {}).get("text/html"))
+    ]
+    assert len(kept) == 1 and "samples/s" in kept[0]["data"]["text/html"]
+    assert notebook.cells[1].outputs == []
+    assert len(json.dumps(notebook.cells)) < 50_000
+
+
+def test_errors_of_our_own_are_one_sentence():
+    box = panel.ErrorBox()
+    box.show(WorkbenchError("x=3 is wrong; write 4"))
+    assert text_of(box.widget.value).strip() == "x=3 is wrong; write 4"
