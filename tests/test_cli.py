@@ -96,7 +96,10 @@ def test_wrong_use_is_one_sentence_with_the_way_to_the_help(argv, said, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["", "sweep", "show", "export", "report", "check", "convert", "lab", "demo"])
+COMMANDS = ["sweep", "show", "export", "report", "check", "convert", "manifest", "verify", "resume-test", "lab", "demo"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_of_every_command(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*filter(None, [command]), "--help"])
@@ -333,6 +336,29 @@ def test_convert_refuses_in_one_sentence(options, said, folder, monkeypatch, cap
     assert main(["convert", *options]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and said in err
+
+
+def test_manifest_and_verify_find_a_changed_file(tmp_path, capsys):
+    (tmp_path / "lines.jsonl").write_text("".join(f'{{"id": {number}, "text": "x"}}\n' for number in range(20)))
+    assert main(["convert", str(tmp_path / "lines.jsonl"), str(tmp_path / "shards"), "--layout", "tar"]) == 0
+    assert main(["verify", str(tmp_path / "shards")]) == 0
+    capsys.readouterr()
+    assert main(["manifest", str(tmp_path / "shards"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["samples"], told["layout"]) == (20, "tar") and told["digest"]
+    shard = next((tmp_path / "shards").glob("*.tar"))
+    shard.write_bytes(shard.read_bytes().replace(b"x", b"y", 1))
+    assert main(["verify", str(tmp_path / "shards"), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert (problem["path"], problem["kind"]) == (shard.name, "content")
+
+
+def test_numbers_that_are_none_are_refused(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["resume-test", "loaders.py:make", "--num-workers", "0,two"]) == 2
+    assert "'two'" in capsys.readouterr().err
+    assert main(["verify", ".", "--sample", "some"]) == 2
+    assert "'some'" in capsys.readouterr().err
 
 
 def test_lab_becomes_jupyterlab_on_the_lessons(monkeypatch):

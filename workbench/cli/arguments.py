@@ -40,6 +40,9 @@ def build_parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_check(commands)
     _add_convert(commands)
+    _add_manifest(commands)
+    _add_verify(commands)
+    _add_resume_test(commands)
     _add_lab(commands)
     _add_demo(commands)
     return parser
@@ -71,6 +74,19 @@ def knob_values(text: str) -> list[Any]:
     if not all(items):
         raise SettingsError(f"{text!r} has an empty value; write the values of a knob with commas between: 0,2,4")
     return [_value(item) for item in items]
+
+
+def numbers(text: str, option: str) -> list[int]:
+    """The whole numbers in a comma list, for `option`.
+
+    Raises:
+        SettingsError: If an item is no whole number.
+    """
+    values = knob_values(text)
+    for value in values:
+        if type(value) is not int:
+            raise SettingsError(f"{option} {text!r} holds {value!r}, which is no whole number; write {option} 0,2")
+    return values
 
 
 def knobs_asked(arguments: argparse.Namespace) -> dict[str, list[Any]]:
@@ -160,6 +176,32 @@ def _add_convert(commands) -> None:
     command.add_argument("--processes", metavar="N", type=int, help="how many write at once (default: usable cores)")
     command.add_argument("--skip-errors", action="store_true", help="leave out samples that fail, and say which")
     command.add_argument("--overwrite", action="store_true", help="replace a data set made by another conversion")
+    _add_json(command)
+
+
+def _add_manifest(commands) -> None:
+    command = _command(commands, "manifest", "reviewing:manifest", "write which files a data set consists of, hashed")
+    command.add_argument("folder", metavar="DIR", help="the data set")
+    command.add_argument("--overwrite", action="store_true", help="hash it anew; what is there now is declared right")
+    _add_json(command)
+
+
+def _add_verify(commands) -> None:
+    command = _command(
+        commands, "verify", "reviewing:verify", "check a data set against its manifest; exit 1 if it differs"
+    )
+    command.add_argument("folder", metavar="DIR", help="the data set")
+    command.add_argument("--sample", metavar="N", help="read only so many files, or a share: 100, 10%% (default: all)")
+    _add_json(command)
+
+
+def _add_resume_test(commands) -> None:
+    command = _command(
+        commands, "resume-test", "reviewing:resume_test", "kill a loader, resume it, and say what was lost or repeated"
+    )
+    command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
+    command.add_argument("--num-workers", metavar="N1,N2", default="0,2", help="worker counts to try (default 0,2)")
+    command.add_argument("--cut", metavar="N1,N2", help="batches after which to kill it (default: three places)")
     _add_json(command)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import machine
 from workbench.cli import endings
+from workbench.cli.progress import Bar
 from workbench.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def convert(arguments: argparse.Namespace) -> int:
     """Converts a data set and says what was written."""
     from workbench.layouts import convert as conversion
 
-    with _Bar() as bar:
+    with Bar("sample") as bar:
         try:
             done = conversion(
                 arguments.source,
@@ -29,7 +30,7 @@ def convert(arguments: argparse.Namespace) -> int:
                 processes=arguments.processes,
                 overwrite=arguments.overwrite,
                 on_error="skip" if arguments.skip_errors else "raise",
-                progress=bar,
+                progress=lambda progress: bar.show(progress.samples, progress.total_samples),
                 **_shard_size(arguments),
             )
         except KeyboardInterrupt:
@@ -77,24 +78,3 @@ def _told(done: Conversion) -> str:
     if facts["samples_failed"]:
         lines.append(f"{facts['samples_failed']:,} samples failed and were left out: {'; '.join(facts['failures'])}")
     return "\n".join(lines)
-
-
-class _Bar:
-    """A progress bar on stderr, made when the first progress arrives so that a refusal stands alone."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-
-    def __call__(self, progress: Any) -> None:
-        if self._bar is None:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=progress.total_samples, unit="sample", file=sys.stderr, mininterval=0.5)
-        self._bar.update(progress.samples - self._bar.n)
-
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -1,0 +1,35 @@
+"""A progress bar on stderr for commands that count things; sweeps draw their own."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+SECONDS_BETWEEN_DRAWINGS = 0.5
+
+
+class Bar:
+    """A context manager; the bar is made when the first progress arrives, so that a refusal stands alone.
+
+    Args:
+        unit: What is counted, for instance "file".
+    """
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._bar: Any = None
+
+    def show(self, done: int, total: int | None) -> None:
+        """Draws the bar at `done` of `total`; None where the total is not known."""
+        if self._bar is None:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, unit=self._unit, file=sys.stderr, mininterval=SECONDS_BETWEEN_DRAWINGS)
+        self._bar.update(done - self._bar.n)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
