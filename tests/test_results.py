@@ -218,6 +218,16 @@ def test_where_no_workers_are_best_the_advice_is_batched_fetching_and_never_more
     assert "increase" not in text.lower() and "more workers" not in text.lower()
 
 
+def test_where_workers_lose_by_the_restart_of_short_epochs_that_is_the_reason_given():
+    """100 samples an epoch: 0.1 s of work and, with workers, 0.2 s of starting them."""
+    none = trials({W0: around(1000)}, mode="epochs", epoch_edge_seconds=0.0)
+    some = trials({W2: around(100 / 0.25)}, mode="epochs", epoch_edge_seconds=0.2)
+
+    text = results(none + some, probe=probe_of(epoch_samples=100)).recommendation
+
+    assert "starting them anew costs more than they save" in text and "per-item overhead" not in text
+
+
 def test_no_workers_win_by_default_when_all_others_failed_and_the_text_says_so():
     bad = TrialRun(W2, "failed", "RuntimeError: lambda cannot be pickled")
     text = results(trials({W0: around(100)}) + tuple(trials_of([bad], 4).values())).recommendation

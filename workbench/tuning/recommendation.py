@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
+from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
@@ -127,18 +128,32 @@ def _no_workers(results: Results) -> Iterator[str]:
             yield f"No settings with workers could be rated. {faulty[0].settings.describe()}: {faulty[0].reason}"
         return
     assert best.estimate is not None
-    if all(trial.estimate and _far_slower(trial.estimate, best.estimate) for trial in rated):
+    if not all(trial.estimate and _far_slower(trial.estimate, best.estimate) for trial in rated):
+        yield "Worker processes gain nothing certain here, so none are spent."
+    elif all(_loses_by_restarts(trial, best, results.probe) for trial in rated):
+        yield (
+            "Worker processes slow this loader down: its epochs are so short that starting them anew costs more than "
+            "they save."
+        )
+    else:
         yield (
             "Worker processes slow this loader down: its cost is per-item overhead, not I/O, and handing batches "
             "between processes costs more than it saves. What helps is batched fetching: a dataset with "
             "__getitems__, or one that yields whole batches (batch_size=None)."
         )
-    else:
-        yield "Worker processes gain nothing certain here, so none are spent."
 
 
 def _far_slower(rate: RateEstimate, best: RateEstimate) -> bool:
     return surely_slower(rate, best) and rate.samples_per_second < OVERHEAD_BELOW * best.samples_per_second
+
+
+def _loses_by_restarts(trial: TrialResult, best: TrialResult, probe: Probe | None) -> bool:
+    """Whether these settings would not be far behind if epochs followed each other without a restart."""
+    samples, edge = probe.epoch_samples if probe else None, trial.epoch_edge_seconds
+    if not samples or edge is None or not trial.samples_per_second or all(run.mode != "epochs" for run in trial.runs):
+        return False
+    seconds = samples / trial.samples_per_second - edge
+    return seconds <= 0 or samples / seconds >= OVERHEAD_BELOW * (best.samples_per_second or 0.0)
 
 
 def _ties(results: Results) -> Iterator[str]:
