@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory, Probe, TrialRun, Window
 from workbench.measure.result import TrialResult
+from workbench.tuning.results import Results
 
 STARTS = (0.98, 1.0, 1.02)  # each settings starts three times, and the starts differ by this much
 
 
-@dataclass(frozen=True)
-class MadeUpResults:
-    """What the charts, the panel and the report read of a sweep's results."""
-
-    trials: tuple[TrialResult, ...]
-    best: LoaderSettings | None = None
-    reason: str = ""
-    recommendation: str = ""
-    probe: Probe | None = None
-    machine: dict[str, Any] | None = None
-    name: str = "made-up"
+def results(*trials: TrialResult, **more: Any) -> Results:
+    """Results of a sweep that ended with these trials."""
+    known = {"probe": None, "machine": {}, "name": "made-up", "ending": "finished"} | more
+    return Results(tuple(trials), **known)
 
 
 def settings(workers: int, prefetch: int | None = None, **knobs: Any) -> LoaderSettings:
@@ -63,13 +56,13 @@ def broken(
     return TrialResult(chosen, (TrialRun(chosen, status, reason, memory=memory, **more),))
 
 
-def photos_like() -> MadeUpResults:
+def photos_like() -> Results:
     """Twelve settings on two cores: four workers with prefetch 2 win, two fail, one takes too much memory."""
     trials = (
         trial(settings(0), 400, megabytes=300, first=0.1, edge=0.01),
         trial(settings(1, 2), 380, megabytes=420, first=0.4),
         trial(settings(2, 2), 800, megabytes=540, first=0.5),
-        trial(settings(4, 2), 1200, megabytes=780, first=0.8, edge=0.7),
+        trial(settings(4, 2), 1200, megabytes=780, first=0.8, edge=0.2),
         trial(settings(1, 4), 384, megabytes=440),
         trial(settings(2, 4), 820, megabytes=580),
         trial(settings(4, 4), 1180, megabytes=860, first=0.9),
@@ -85,33 +78,32 @@ def photos_like() -> MadeUpResults:
         broken(settings(8, 2), "over_memory", "1.6 GB at 3 s passes the limit of 1.5 GB; allow more", megabytes=1600),
         broken(settings(8, 4), "timed_out", "no first batch after 60 s; raise the deadline or use fewer workers"),
     )
-    return MadeUpResults(
-        trials,
-        best=settings(4, 2),
-        recommendation="Use 4 workers, prefetch 2: 3.0 times the rate of your settings (95 %: 2.8 to 3.2), "
-        "at 480 MB more memory. 4 workers with prefetch 4 and with persistent workers were tied.",
-        probe=Probe(
-            32,
-            "first tensor",
-            False,
-            19_267_584,
-            2,
-            "tuple of Tensor[32, 3, 224, 224] float32, Tensor[32] int64",
-            94,
-            3000,
-            False,
-            "fork",
-            current=settings(0),
-        ),
-        machine={"cpu": "made-up CPU", "cores": 2, "memory_bytes": 8 * 10**9, "torch": "2.13.0", "python": "3.11.7"},
+    probe = Probe(
+        32,
+        "first tensor",
+        False,
+        19_267_584,
+        2,
+        "tuple of Tensor[32, 3, 224, 224] float32, Tensor[32] int64",
+        94,
+        3000,
+        False,
+        "fork",
+    )
+    return results(
+        *trials,
+        probe=probe,
+        machine={"cpu": "made-up CPU", "usable_cores": 2, "memory_bytes": 8 * 10**9, "torch": "2.13.0"},
         name="photos",
+        source="DataLoader over Photos",
+        current=settings(0),
     )
 
 
-def empty() -> MadeUpResults:
-    return MadeUpResults(())
+def empty() -> Results:
+    return results()
 
 
-def all_failed() -> MadeUpResults:
+def all_failed() -> Results:
     trials = tuple(broken(settings(n, 2), "failed", f"worker {n} <died>") for n in (1, 2))
-    return MadeUpResults(trials, reason="every settings failed: worker 2 <died>")
+    return results(*trials)

@@ -102,24 +102,29 @@ def test_a_settings_that_gave_wrong_data_is_not_on_a_line_though_it_has_a_rate()
         settings(4, 2),
         (made_up.TrialRun(settings(4, 2), "wrong_data", "lost 3 samples", windows=fast_but_wrong.windows),),
     )
-    info = views.throughput_info(made_up.MadeUpResults((trial(settings(2, 2), 100), wrong)))
+    info = views.throughput_info(made_up.results(trial(settings(2, 2), 100), wrong))
     assert [p.settings for line in info.lines for p in line.points] == [settings(2, 2)]
     assert [p.reason for p in info.unanswered] == ["lost 3 samples"]
-    assert views.memory_info(made_up.MadeUpResults((wrong,))).front == ()
+    assert (
+        views.memory_info(
+            made_up.results(
+                wrong,
+            )
+        ).front
+        == ()
+    )
 
 
 def test_the_front_is_what_nothing_beats_in_both():
-    results = made_up.MadeUpResults(
-        (
-            trial(settings(0), 100, megabytes=100),
-            trial(settings(1, 2), 90, megabytes=150),
-            trial(settings(2, 2), 200, megabytes=200),
-            trial(settings(2, 4), 200, megabytes=200),
-            trial(settings(4, 2), 150, megabytes=300),
-            trial(settings(4, 4), 300, megabytes=400),
-            broken(settings(8, 2), "over_memory", "900 MB passes 800 MB", megabytes=900),
-            broken(settings(8, 4), "failed", "died"),
-        )
+    results = made_up.results(
+        trial(settings(0), 100, megabytes=100),
+        trial(settings(1, 2), 90, megabytes=150),
+        trial(settings(2, 2), 200, megabytes=200),
+        trial(settings(2, 4), 200, megabytes=200),
+        trial(settings(4, 2), 150, megabytes=300),
+        trial(settings(4, 4), 300, megabytes=400),
+        broken(settings(8, 2), "over_memory", "900 MB passes 800 MB", megabytes=900),
+        broken(settings(8, 4), "failed", "died"),
     )
     info = views.memory_info(results, limit_bytes=800)
     assert [p.settings for p in info.front] == [settings(0), settings(2, 2), settings(4, 4)]
@@ -167,11 +172,9 @@ def test_waits_are_summed_up_by_workers_and_tell_kept_workers_from_new_ones():
 
 
 def test_waits_of_several_start_methods_are_told_apart():
-    results = made_up.MadeUpResults(
-        (
-            trial(settings(2, 2, multiprocessing_context="fork"), 100, first=0.2),
-            trial(settings(2, 2, multiprocessing_context="spawn"), 100, first=3.0),
-        )
+    results = made_up.results(
+        trial(settings(2, 2, multiprocessing_context="fork"), 100, first=0.2),
+        trial(settings(2, 2, multiprocessing_context="spawn"), 100, first=3.0),
     )
     labels = [series.label for series in views.first_batch_info(results).series]
     assert labels[:2] == ["first batch, fork", "first batch, spawn"]
@@ -185,7 +188,7 @@ def test_hover_text_states_units_interval_and_escapes_the_users_words():
         "<b>4 workers, prefetch 2 (8 batches in flight)</b>",
         f"1,200 samples/s ± 5 % (95 %: {formatting.interval(low, high)})",
         "780 MB peak memory, shared pages once",
-        "first batch 800 ms · epoch edge 700 ms",
+        "first batch 800 ms · epoch edge 200 ms",
     )
     failed = "<br>".join(views.hover_lines(results.trials[9]))
     assert "failed: Can&#x27;t pickle &lt;lambda&gt;" in failed and "<lambda>" not in failed

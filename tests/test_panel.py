@@ -540,13 +540,13 @@ def test_the_record_of_events_follows_a_sweep():
 
 def test_what_is_saved_is_complete_small_and_needs_nothing():
     trials = tuple(made_up.trial(settings(w, p), 100.0 * w + p) for w in range(1, 31) for p in (2, 4, 8))
-    bundle = saved.bundle(made_up.MadeUpResults(trials, best=settings(30, 8)))
+    bundle = saved.bundle(made_up.results(*trials))
     assert sum(len(part.encode()) for part in bundle.values()) < 50_000
     assert bundle["text/html"].count("<svg") == 2 and "and 65 more" in bundle["text/html"]
     assert "<script" not in bundle["text/html"] and "http://" not in bundle["text/html"].replace(
         "http://www.w3.org/2000/svg", ""
     )
-    assert "30 workers, prefetch 8" in bundle["text/plain"]
+    assert bundle["text/plain"].startswith("Use ") and "samples/s" in bundle["text/plain"]
     assert saved.BEFORE in saved.bundle(None)["text/plain"]
 
 

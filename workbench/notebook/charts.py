@@ -20,6 +20,7 @@ from workbench.notebook.views import (
     points,
     throughput_info,
 )
+from workbench.tuning.results import Results
 
 __all__ = [
     "VIEWS",
@@ -83,7 +84,7 @@ VIEWS = {
 }
 
 
-def throughput(results: Any, *, theme: str = "auto") -> Chart:
+def throughput(results: Results, *, theme: str = "auto") -> Chart:
     """Throughput against workers, one line a prefetch depth, with 95 % intervals.
 
     Args:
@@ -93,12 +94,12 @@ def throughput(results: Any, *, theme: str = "auto") -> Chart:
     return Chart(figures.throughput_figure(throughput_info(results), _theme(theme)))
 
 
-def memory(results: Any, *, limit_bytes: int | None = None, theme: str = "auto") -> Chart:
+def memory(results: Results, *, limit_bytes: int | None = None, theme: str = "auto") -> Chart:
     """Memory against throughput, with the Pareto front; `limit_bytes` is drawn as a line."""
     return Chart(figures.memory_figure(memory_info(results, limit_bytes), _theme(theme)))
 
 
-def heatmap(results: Any, x: str = "num_workers", y: str = "prefetch_factor", *, theme: str = "auto") -> Chart:
+def heatmap(results: Results, x: str = "num_workers", y: str = "prefetch_factor", *, theme: str = "auto") -> Chart:
     """The best rate for each pair of values of the knobs `x` and `y`.
 
     Raises:
@@ -107,7 +108,7 @@ def heatmap(results: Any, x: str = "num_workers", y: str = "prefetch_factor", *,
     return Chart(figures.heatmap_figure(heatmap_info(results, x, y), _theme(theme)))
 
 
-def first_batch(results: Any, *, theme: str = "auto") -> Chart:
+def first_batch(results: Results, *, theme: str = "auto") -> Chart:
     """Seconds until the first batch and at the edge of an epoch, against workers."""
     return Chart(figures.first_batch_figure(first_batch_info(results), _theme(theme)))
 

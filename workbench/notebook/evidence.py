@@ -8,27 +8,26 @@ from typing import Any
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
 from workbench.notebook.palette import STATUS_WORDS
-from workbench.notebook.views import trials
+from workbench.tuning.results import Results
 
 NO_RECOMMENDATION = "No recommendation"
 NOTHING_MEASURED = "nothing was measured."
 MOST_OUTPUT = 4000  # characters of a trial's own words that are shown
 
 
-def best_trial(results: Any) -> Any:
+def best_trial(results: Results) -> Any:
     """The trial that is recommended, or None."""
-    best = getattr(results, "best", None)
-    return next((trial for trial in trials(results) if best is not None and trial.settings == best), None)
+    return results.trial(results.best) if results.best is not None else None
 
 
-def recommendation_text(results: Any) -> str:
+def recommendation_text(results: Results) -> str:
     """The recommendation in words, or why there is none."""
     if best_trial(results) is not None:
         return results.recommendation
-    return f"{NO_RECOMMENDATION}: {getattr(results, 'reason', '') or NOTHING_MEASURED}"
+    return f"{NO_RECOMMENDATION}: {results.reason}"
 
 
-def recommendation_box(results: Any) -> str:
+def recommendation_box(results: Results) -> str:
     """The recommendation as a box with its first line as heading."""
     text = recommendation_text(results).removeprefix(f"{NO_RECOMMENDATION}: ")
     head, *lines = [line for line in text.splitlines() if line.strip()] or [NOTHING_MEASURED]

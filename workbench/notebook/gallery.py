@@ -10,10 +10,12 @@ import ipywidgets as W
 from workbench.notebook import figures, palette, still
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.views import Running
+from workbench.tuning.results import Results
 
 LEFT, RIGHT = ("throughput", "first_batch"), ("memory", "heatmap")
 HEIGHT = 430
 CELL = {"flex": "1 1 380px", "min_width": "min(280px, 100%)", "width": "auto", "overflow": "hidden"}
+NO_RESULTS = Results((), None, {}, "")
 NOT_LIVE = (
     "Pictures in place of live charts: the kernel has been busy, or JupyterLab's own environment lacks anywidget "
     "(<code>pip install anywidget</code> where <code>jupyter lab</code> runs, then reload the page)."
@@ -64,7 +66,7 @@ class ChartBox:
         """Draws the chosen view anew, as far as anybody can see it."""
         name = self._switch.value
         view = VIEWS[name]
-        results = self._results if self._results is not None else _Nothing
+        results = self._results if self._results is not None else NO_RESULTS
         more = {"running": self._running} if name == "throughput" else {}
         info = view.info(results, **more)
         if self.live is not None:
@@ -120,13 +122,6 @@ class Gallery:
         for box in self.boxes:
             if box.live is not None:
                 box.live.close()
-
-
-class _Nothing:
-    """Results before the first trial."""
-
-    trials = ()
-    best = None
 
 
 def _live_chart(selected: Callable[[int], None]) -> Any:

@@ -11,16 +11,17 @@ from typing import Any
 
 from workbench.errors import ExportError
 from workbench.machine import format_bytes
-from workbench.notebook import formatting, palette, still, tables, views
+from workbench.notebook import formatting, palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import best_trial, recommendation_box, recommendation_text, starts_table
 from workbench.notebook.palette import STATUS_WORDS
+from workbench.tuning.results import Results
 
 EVIDENCE_TRIALS = 12  # the fastest settings get their starts listed; the others are in the table
 MOST_ROWS = 400
 
 
-def write_report(results: Any, path: str | Path) -> Path:
+def write_report(results: Results, path: str | Path) -> Path:
     """Write the whole sweep as one self-contained HTML page and return its path.
 
     The page holds plotly.js, every chart, the table, the recommendation, its evidence and where the numbers come from;
@@ -47,7 +48,7 @@ def write_report(results: Any, path: str | Path) -> Path:
     return target
 
 
-def render(results: Any) -> str:
+def render(results: Results) -> str:
     """The HTML page of `write_report` as text, about 5 MB, nearly all of it plotly.js."""
     import plotly.offline
 
@@ -76,7 +77,7 @@ def render(results: Any) -> str:
     )
 
 
-def markdown(results: Any) -> str:
+def markdown(results: Results) -> str:
     """The sweep in Markdown: recommendation, table, reasons, provenance; short enough for a pull request."""
     best = best_trial(results)
     lines = [f"### Loader settings: {_name(results)}", "", recommendation_text(results), ""]
@@ -86,22 +87,22 @@ def markdown(results: Any) -> str:
     return "\n".join([*lines, tables.markdown_table(results), "", f"<sub>{escape(facts)}</sub>", ""])
 
 
-def provenance(results: Any) -> list[tuple[str, str]]:
+def provenance(results: Results) -> list[tuple[str, str]]:
     """(name, text) pairs that say where, when and on what the numbers were measured; unknown ones are left out."""
-    started = [run.started_at for trial in views.trials(results) for run in trial.runs if run.started_at]
+    started = [run.started_at for trial in results.trials for run in trial.runs if run.started_at]
     facts = [("measured", _span(min(started), max(started)))] if started else []
-    every = views.trials(results)
+    every = results.trials
     runs = sum(len(trial.runs) for trial in every)
     facts.append(
         ("trials", f"{formatting.count(len(every), 'settings', 'settings')}, {formatting.count(runs, 'start')}")
     )
-    machine = getattr(results, "machine", None) or {}
+    machine = results.machine
     facts += [
         (name.removesuffix("_bytes").replace("_", " "), _machine_text(name, value))
         for name, value in machine.items()
         if value is not None
     ]
-    return facts + _probe_facts(getattr(results, "probe", None))
+    return facts + _probe_facts(results.probe)
 
 
 def static_text(name: str) -> str:
@@ -116,7 +117,7 @@ def _header(title: str, results: Any) -> str:
     )
 
 
-def _numbers(results: Any) -> str:
+def _numbers(results: Results) -> str:
     best = best_trial(results)
     if best is None:
         return ""
@@ -141,7 +142,7 @@ def _themed(view: Any, results: Any) -> dict[str, Any]:
     return {name: view.figure(info, palette.THEMES[name]) for name in ("light", "dark")}
 
 
-def _chart_boxes(results: Any) -> str:
+def _chart_boxes(results: Results) -> str:
     boxes = []
     for name, view in VIEWS.items():
         picture = still.svg(view.figure(view.info(results), palette.EITHER), title_id=f"wb-title-{name}")
@@ -151,13 +152,13 @@ def _chart_boxes(results: Any) -> str:
     return f'<div class="wb-charts">{"".join(boxes)}</div>'
 
 
-def _table(results: Any) -> str:
+def _table(results: Results) -> str:
     caption = "Recommended first, then by rate. ± and intervals are at 95 %, over separate starts of the loader."
     table = tables.html_table(results, caption=caption, limit=MOST_ROWS)
     return f'<div class="wb-scroll" tabindex="0" role="region" aria-label="Every settings">{table}</div>'
 
 
-def _evidence(results: Any) -> str:
+def _evidence(results: Results) -> str:
     answered = [trial for _, trial in tables.ordered(results) if trial.estimate is not None and trial.status == "ok"]
     if not answered:
         return "<p>No settings gave a rate.</p>"
@@ -173,7 +174,7 @@ def _trial_evidence(trial: Any) -> str:
     return f'<details>{summary}<div class="wb-scroll">{starts_table(trial)}</div></details>'
 
 
-def _failures(results: Any) -> str:
+def _failures(results: Results) -> str:
     broken = [trial for _, trial in tables.ordered(results) if trial.status != "ok"]
     if not broken:
         return ""
@@ -186,14 +187,14 @@ def _failures(results: Any) -> str:
     return "<h2>Settings without an answer</h2>" + "".join(parts)
 
 
-def _provenance(results: Any) -> str:
+def _provenance(results: Results) -> str:
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in provenance(results))
-    notes = "".join(f"<li>{escape(note)}</li>" for note in getattr(getattr(results, "probe", None), "notes", ()))
+    notes = "".join(f"<li>{escape(note)}</li>" for note in results.notes)
     return f'<dl class="wb-facts">{pairs}</dl>' + (f"<ul>{notes}</ul>" if notes else "")
 
 
-def _how_measured(results: Any) -> str:
-    starts = sorted(len(trial.runs) for trial in views.trials(results) if trial.status == "ok")
+def _how_measured(results: Results) -> str:
+    starts = sorted(len(trial.runs) for trial in results.trials if trial.status == "ok")
     span = f"{starts[0]} to {starts[-1]}" if starts[0] != starts[-1] else str(starts[0])
     return (
         f"Each settings ran in processes of its own, {span} times. A start's rate counts steady windows only; the "
@@ -213,8 +214,8 @@ def _probe_facts(probe: Any) -> list[tuple[str, str]]:
     return facts
 
 
-def _name(results: Any) -> str:
-    return getattr(results, "name", None) or "sweep"
+def _name(results: Results) -> str:
+    return results.name or "sweep"
 
 
 def _keywords(settings: Any) -> str:

@@ -9,13 +9,14 @@ from workbench.notebook import palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import recommendation_box, recommendation_text
 from workbench.notebook.report import static_text
+from workbench.tuning.results import Results
 
 MOST_ROWS = 25  # a bundle stays under 50 kB in every notebook
 PICTURES = ("throughput", "memory")
 BEFORE = "The results of this panel will be kept here when a sweep has run."
 
 
-def bundle(results: Any) -> dict[str, str]:
+def bundle(results: Results) -> dict[str, str]:
     """A MIME bundle of `text/html` and `text/plain` with the results of a sweep, or with a word when there are none.
 
     The HTML is hidden on a page where the live panel stands, and shown where it cannot: without a kernel, on a code

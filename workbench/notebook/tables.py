@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
 from workbench.notebook.palette import STATUS_WORDS
-from workbench.notebook.views import current, trials
+from workbench.tuning.results import Results
 
 
 class Column(NamedTuple):
@@ -31,14 +31,13 @@ COLUMNS = (
 )
 
 
-def ordered(results: Any) -> list[tuple[int, Any]]:
+def ordered(results: Results) -> list[tuple[int, Any]]:
     """(position in the sweep, trial) pairs: by rank, the recommended first, then those without an answer."""
-    ranking = getattr(results, "ranking", None)
-    ranks = {trial.settings: rank for rank, trial in enumerate(ranking.order)} if ranking else {}
-    return sorted(enumerate(trials(results)), key=lambda item: ranks.get(item[1].settings, len(ranks)))
+    ranks = {trial.settings: rank for rank, trial in enumerate(results.ranking.order)}
+    return sorted(enumerate(results.trials), key=lambda item: ranks.get(item[1].settings, len(ranks)))
 
 
-def html_table(results: Any, *, caption: str = "", limit: int | None = None, selected: int | None = None) -> str:
+def html_table(results: Results, *, caption: str = "", limit: int | None = None, selected: int | None = None) -> str:
     """The trials of `results` as one `<table>`, best first.
 
     Args:
@@ -49,7 +48,7 @@ def html_table(results: Any, *, caption: str = "", limit: int | None = None, sel
     """
     rows = ordered(results)
     shown = rows[:limit] if limit is not None else rows
-    best, mine = getattr(results, "best", None), current(results)
+    best, mine = results.best, results.current
     body = [_row(key, trial, best, mine, key == selected) for key, trial in shown]
     if not rows:
         body = [f'<tr><td colspan="{len(COLUMNS) + 1}">Nothing measured yet.</td></tr>']
@@ -65,11 +64,11 @@ def html_table(results: Any, *, caption: str = "", limit: int | None = None, sel
     )
 
 
-def text_table(results: Any, *, limit: int = 20) -> str:
+def text_table(results: Results, *, limit: int = 20) -> str:
     """The trials as aligned plain text, best first, at most `limit` rows."""
     rows = ordered(results)
     header = ["settings", "status", *(column.heading for column in COLUMNS)]
-    lines = [header] + [_text_row(trial, getattr(results, "best", None)) for _, trial in rows[:limit]]
+    lines = [header] + [_text_row(trial, results.best) for _, trial in rows[:limit]]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
@@ -77,13 +76,13 @@ def text_table(results: Any, *, limit: int = 20) -> str:
     return text + (f"\nand {len(rows) - limit} more" if len(rows) > limit else "")
 
 
-def markdown_table(results: Any, *, limit: int = 30) -> str:
+def markdown_table(results: Results, *, limit: int = 30) -> str:
     """The trials as a Markdown table, best first, at most `limit` rows."""
     rows = ordered(results)
     header = ["settings", *(column.heading for column in COLUMNS), "status"]
     lines = [header, ["---", *["---:"] * len(COLUMNS), "---"]]
     for _, trial in rows[:limit]:
-        mark = " **recommended**" if trial.settings == getattr(results, "best", None) else ""
+        mark = " **recommended**" if trial.settings == results.best else ""
         told = STATUS_WORDS[trial.status] + (f": {trial.reason}" if trial.reason else "")
         lines.append([trial.settings.describe() + mark, *(column.text(trial) for column in COLUMNS), told])
     text = "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
@@ -127,10 +126,6 @@ def _rate(trial: Any) -> str:
 
 def _pair(trial: Any) -> str:
     return f"{formatting.seconds(trial.batch_seconds_p50)} / {formatting.seconds(trial.batch_seconds_p95)}"
-
-
-def _current(results: Any) -> Any:
-    return getattr(getattr(results, "probe", None), "current", None)
 
 
 def _first_line(text: str, most: int = 300) -> str:

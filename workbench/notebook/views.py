@@ -1,13 +1,12 @@
 """What each chart shows, as frozen records: pure functions over a sweep's trials, with nothing drawn yet.
 
-Every function takes anything with `trials` (TrialResult each), and reads `best` and `probe` where they are there, so a
-sweep that still runs, one from the store, and a list of trials of a test are all seen the same way.
+Every function takes `Results`: of a sweep that still runs, of one from the store, or made up in a test.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +15,7 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
 from workbench.notebook.palette import STATUS_WORDS
+from workbench.tuning.results import Results
 
 
 @dataclass(frozen=True)
@@ -175,24 +175,12 @@ class FirstBatchInfo:
     summary: str
 
 
-def trials(results: Any) -> tuple[Any, ...]:
-    """The trials of `results` in the sweep's order, whether it keeps them in a sequence or by their settings."""
-    kept = results.trials
-    return tuple(kept.values() if isinstance(kept, Mapping) else kept)
-
-
-def current(results: Any) -> LoaderSettings | None:
-    """The user's own settings, as far as the sweep or its probe knows them."""
-    known = getattr(results, "current", None)
-    return known if known is not None else getattr(getattr(results, "probe", None), "current", None)
-
-
-def points(results: Any) -> tuple[Point, ...]:
+def points(results: Results) -> tuple[Point, ...]:
     """Every trial of `results` as a point, in the sweep's order."""
-    return tuple(_point(key, trial) for key, trial in enumerate(trials(results)))
+    return tuple(_point(key, trial) for key, trial in enumerate(results.trials))
 
 
-def throughput_info(results: Any, running: Running | None = None) -> ThroughputInfo:
+def throughput_info(results: Results, running: Running | None = None) -> ThroughputInfo:
     """What the chart of throughput against workers shows."""
     every = points(results)
     measured = [point for point in every if point.measured]
@@ -207,14 +195,14 @@ def throughput_info(results: Any, running: Running | None = None) -> ThroughputI
         without,
         tuple(point for point in measured if point.key not in shown),
         tuple(point for point in every if not point.measured),
-        _find(every, getattr(results, "best", None)),
-        _find(every, current(results)),
+        _find(every, results.best),
+        _find(every, results.current),
         running,
         _throughput_summary(every, measured),
     )
 
 
-def memory_info(results: Any, limit_bytes: int | None = None) -> MemoryInfo:
+def memory_info(results: Results, limit_bytes: int | None = None) -> MemoryInfo:
     """What the chart of memory against throughput shows; `limit_bytes` is drawn as a line."""
     every = points(results)
     placed = [point for point in every if point.peak_pss_bytes is not None]
@@ -225,8 +213,8 @@ def memory_info(results: Any, limit_bytes: int | None = None) -> MemoryInfo:
         tuple(point for point in placed if point.measured and point.key not in on_front),
         tuple(point for point in placed if not point.measured),
         len(every) - len(placed),
-        _find(placed, getattr(results, "best", None)),
-        _find(placed, current(results)),
+        _find(placed, results.best),
+        _find(placed, results.current),
         limit_bytes,
         _memory_summary(front),
     )
@@ -245,7 +233,7 @@ def pareto(candidates: Iterable[Point]) -> tuple[Point, ...]:
     return tuple(front)
 
 
-def heatmap_info(results: Any, x: str = "num_workers", y: str = "prefetch_factor") -> HeatmapInfo:
+def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_factor") -> HeatmapInfo:
     """What the heat map of the knobs `x` and `y` shows.
 
     Raises:
@@ -272,7 +260,7 @@ def heatmap_info(results: Any, x: str = "num_workers", y: str = "prefetch_factor
     return HeatmapInfo(x, y, x_values, y_values, cells, impossible, summary)
 
 
-def first_batch_info(results: Any) -> FirstBatchInfo:
+def first_batch_info(results: Results) -> FirstBatchInfo:
     """What the chart of waits shows: first batch and epoch edge, by workers and (where several ran) start method."""
     measured = [point for point in points(results) if point.status == "ok"]
     methods = {p.settings.multiprocessing_context for p in measured if p.settings.num_workers}
