@@ -58,6 +58,17 @@ class RowWriter:
         if full:
             self._flush()
 
+    def _opened(self) -> Any:
+        """The writer; columns of bytes get neither compression nor a dictionary, which only cost time on images."""
+        plain = {f.name for f in self._schema if _is_binary(f.type)}
+        compression = self.options.compression or {f.name: "none" if f.name in plain else "zstd" for f in self._schema}
+        return pyarrow("parquet").ParquetWriter(
+            self._file,
+            self._schema,
+            compression=compression,
+            use_dictionary=[f.name for f in self._schema if f.name not in plain],
+        )
+
     def finish(self) -> None:
         """Close the last row group and write the footer."""
         if self._waiting or self._writer is None:
@@ -83,14 +94,18 @@ class RowWriter:
         table = pa.table([_column(rows, field) for field in self._schema], schema=self._schema)
         _refuse_unknown(rows, self._schema)
         if self._writer is None:
-            compression = self.options.compression or {f.name: _codec(f.type) for f in self._schema}
-            self._writer = pyarrow("parquet").ParquetWriter(self._file, self._schema, compression=compression)
+            self._writer = self._opened()
         if rows:
             self._writer.write_table(table, row_group_size=len(rows))
         self.rows += len(rows)
         self.largest_group_rows = max(self.largest_group_rows, len(rows))
         self.largest_group_bytes = max(self.largest_group_bytes, table.nbytes)
         self._waiting, self._waiting_bytes = [], 0
+
+
+def _is_binary(column_type: Any) -> bool:
+    types = pyarrow().types
+    return types.is_binary(column_type) or types.is_large_binary(column_type)
 
 
 def infer_schema(rows: Sequence[Sample]) -> Any:
@@ -168,11 +183,6 @@ def _storable(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim != 1:
         return value.tolist()
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
-
-
-def _codec(column_type: Any) -> str:
-    types = pyarrow().types
-    return "none" if types.is_binary(column_type) or types.is_large_binary(column_type) else "zstd"
 
 
 def _size(value: Any) -> int:

@@ -1,0 +1,289 @@
+"""Samples and bytes a second of each layout, in order and by index, beside their limit and other libraries.
+
+    python tests/benchmarks/layouts.py [--megabytes 200] [--sample-bytes 40000] [--rounds 5] [--libraries DIR] [--json]
+
+Everything reads the same samples, undecoded, in one process, from a warm page cache. Readers alternate round by
+round, since machines drift; what is printed is the median of the rounds and the median of the ratios within a round.
+The limit of files, tar and Parquet is a plain sequential read of a file of the same bytes; that of tokens is a loop
+over slices of a `numpy.memmap`. Libraries that are not installed are left out and named; `--libraries` adds a folder
+to look for them. 40,000 bytes are a photograph at training resolution (256 px); what `webdataset` takes goes by the
+sample, so that the ratio to it falls as samples grow and the copy of the bytes is all that is left. For the tutorial's
+worst case, 10,000 tiny files, use `--sample-bytes 1000 --megabytes 10`. Targets: tar at least 8 times `webdataset` and 0.4 of the plain read, tokens 0.9 of the slice loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.layouts import KEY, convert, open_dataset
+from workbench.layouts.sources import as_sample
+
+PLAIN_READ_BYTES = 1 << 20
+BLOCK_TOKENS = 2049
+RANDOM_SAMPLES = 300
+SEED = 0
+TARGETS = {
+    "tar / webdataset": 8.0,
+    "tar / plain read": 0.4,
+    "tokens / slice loop": 0.9,
+}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One way of reading the data set.
+
+    Attributes:
+        name: What is printed.
+        run: Reads everything, or some samples by index, and returns (samples, bytes).
+        order: ``sequential`` or ``random``.
+    """
+
+    name: str
+    run: Callable[[], tuple[int, int]]
+    order: str
+
+
+def made_samples(count: int, sample_bytes: int) -> Iterator[dict[str, Any]]:
+    """Samples of random bytes, half to one and a half times ``sample_bytes`` long, that no file system can fold."""
+    sizes = np.random.default_rng(SEED).integers(sample_bytes // 2, sample_bytes * 3 // 2, count)
+    noise = np.random.default_rng(SEED)
+    for number, size in enumerate(sizes.tolist()):
+        yield {KEY: f"{number:07d}", "jpg": noise.bytes(size)}
+
+
+def prepare(root: Path, megabytes: int, sample_bytes: int) -> None:
+    """Write the same samples in every layout, and one plain file of all their bytes."""
+    count = max(8, megabytes * 1_000_000 // sample_bytes)
+    convert(lambda: made_samples(count, sample_bytes), root / "tar", shard_bytes="64MB", processes=2)
+    convert(root / "tar", root / "files", "files", processes=2)
+    convert(root / "tar", root / "parquet", "parquet", shard_bytes="64MB", processes=2)
+    convert(root / "tar", root / "parquet-random", "parquet", access="random", shard_bytes="64MB", processes=2)
+    with open(root / "plain", "wb") as plain:
+        for path in sorted((root / "tar").glob("*.tar")):
+            with open(path, "rb") as tar:
+                shutil.copyfileobj(tar, plain)
+    ids = np.random.default_rng(SEED).integers(0, 50_000, megabytes * 250_000, dtype=np.uint16)
+    documents = [as_sample(part) for part in np.array_split(ids, max(1, len(ids) // 4000))]
+    convert(documents, root / "tokens", "tokens", shards=1, processes=1)
+
+
+def plain_read(path: Path) -> tuple[int, int]:
+    total = 0
+    with open(path, "rb", buffering=0) as file:
+        while content := file.read(PLAIN_READ_BYTES):
+            total += len(content)
+    return 0, total
+
+
+def read_in_order(path: Path) -> tuple[int, int]:
+    reader, count, total = open_dataset(path), 0, 0
+    for shard in range(len(reader.shards)):
+        for sample in reader.read_shard(shard):
+            count += 1
+            total += len(sample["jpg"])
+    return count, total
+
+
+def read_by_index(path: Path) -> tuple[int, int]:
+    reader = open_dataset(path)
+    indices = random.Random(SEED).sample(range(len(reader)), min(RANDOM_SAMPLES, len(reader)))
+    return len(indices), sum(len(reader.sample(index)["jpg"]) for index in indices)
+
+
+def slice_loop(path: Path) -> tuple[int, int]:
+    """What a training script does with a token file: slices of a memmap, each turned into int64."""
+    ids, total, count = np.load(path, mmap_mode="r"), 0, 0
+    for begin in range(0, len(ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        block = ids[begin : begin + BLOCK_TOKENS].astype(np.int64)
+        total, count = total + block.size * 2, count + 1
+    return count, total
+
+
+def token_blocks(path: Path) -> tuple[int, int]:
+    reader, total, count = open_dataset(path), 0, 0
+    for block in reader.open_shard(0).blocks(BLOCK_TOKENS):
+        total, count = total + block.astype(np.int64).size * 2, count + 1
+    return count, total
+
+
+def read_webdataset(path: Path) -> tuple[int, int]:
+    import webdataset
+
+    urls, count, total = sorted(str(p) for p in path.glob("*.tar")), 0, 0
+    for sample in webdataset.WebDataset(urls, shardshuffle=False):
+        count, total = count + 1, total + len(sample["jpg"])
+    return count, total
+
+
+def other_libraries(root: Path) -> tuple[list[Reader], list[str]]:
+    """Readers of libraries that are installed, their own formats written first, and the names of those that are not."""
+    makers = {"webdataset": _webdataset, "litdata": _litdata, "mosaicml-streaming": _streaming, "datasets": _datasets}
+    readers, missing = [], []
+    for name, make in makers.items():
+        try:
+            readers += make(root)
+        except ImportError as error:
+            missing.append(f"{name} ({error})")
+    return readers, missing
+
+
+def _webdataset(root: Path) -> list[Reader]:
+    import webdataset  # noqa: F401
+
+    return [Reader("webdataset", lambda: read_webdataset(root / "tar"), "sequential")]
+
+
+def _litdata(root: Path) -> list[Reader]:
+    from litdata import StreamingDataset
+    from litdata.streaming.writer import BinaryWriter
+
+    folder = root / "litdata"
+    writer = BinaryWriter(str(folder), chunk_bytes=64_000_000)
+    count = 0
+    for count, sample in enumerate(open_dataset(root / "tar"), 1):
+        writer.add_item(count - 1, {"jpg": sample["jpg"]})
+    writer.done()
+    writer.merge()
+
+    def in_order() -> tuple[int, int]:
+        sizes = [len(sample["jpg"]) for sample in StreamingDataset(str(folder), shuffle=False)]
+        return len(sizes), sum(sizes)
+
+    def by_index() -> tuple[int, int]:
+        data = StreamingDataset(str(folder), shuffle=False)
+        indices = random.Random(SEED).sample(range(count), min(RANDOM_SAMPLES, count))
+        return len(indices), sum(len(data[index]["jpg"]) for index in indices)
+
+    return [Reader("litdata", in_order, "sequential"), Reader("litdata", by_index, "random")]
+
+
+def _streaming(root: Path) -> list[Reader]:
+    from streaming import LocalDataset, MDSWriter
+
+    folder = root / "mds"
+    with MDSWriter(out=str(folder), columns={"jpg": "bytes"}, size_limit=64_000_000) as writer:
+        for sample in open_dataset(root / "tar"):
+            writer.write({"jpg": sample["jpg"]})
+
+    def in_order() -> tuple[int, int]:
+        data = LocalDataset(str(folder))
+        return len(data), sum(len(data[index]["jpg"]) for index in range(len(data)))
+
+    def by_index() -> tuple[int, int]:
+        data = LocalDataset(str(folder))
+        indices = random.Random(SEED).sample(range(len(data)), min(RANDOM_SAMPLES, len(data)))
+        return len(indices), sum(len(data[index]["jpg"]) for index in indices)
+
+    return [Reader("mosaicml-streaming", in_order, "sequential"), Reader("mosaicml-streaming", by_index, "random")]
+
+
+def _datasets(root: Path) -> list[Reader]:
+    import datasets
+
+    files = sorted(str(path) for path in (root / "parquet").glob("*.parquet"))
+    data = datasets.Dataset.from_parquet(files, cache_dir=str(root / "datasets-cache"))
+
+    def in_order() -> tuple[int, int]:
+        sizes = [len(sample["jpg"]) for sample in data]
+        return len(sizes), sum(sizes)
+
+    def by_index() -> tuple[int, int]:
+        indices = random.Random(SEED).sample(range(len(data)), min(RANDOM_SAMPLES, len(data)))
+        return len(indices), sum(len(data[index]["jpg"]) for index in indices)
+
+    return [Reader("datasets", in_order, "sequential"), Reader("datasets", by_index, "random")]
+
+
+def own_readers(root: Path) -> list[Reader]:
+    """The limits, and every layout of this package."""
+    tokens = root / "tokens" / "shard-00000.npy"
+    readers = [
+        Reader("plain read", lambda: plain_read(root / "plain"), "sequential"),
+        Reader("slice loop", lambda: slice_loop(tokens), "sequential"),
+        Reader("tokens", lambda: token_blocks(root / "tokens"), "sequential"),
+    ]
+    for name in ("tar", "files", "parquet", "parquet-random"):
+        readers.append(Reader(name, lambda name=name: read_in_order(root / name), "sequential"))
+        readers.append(Reader(name, lambda name=name: read_by_index(root / name), "random"))
+    return readers
+
+
+def rates(readers: list[Reader], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """(samples a second, megabytes a second) of each reader in each round; the first round only warms up."""
+    measured: dict[str, list[tuple[float, float]]] = {f"{r.name}, {r.order}": [] for r in readers}
+    for number in range(rounds + 1):
+        for reader in random.Random(number).sample(readers, len(readers)):
+            began = time.perf_counter()
+            samples, size = reader.run()
+            seconds = time.perf_counter() - began
+            if number:
+                measured[f"{reader.name}, {reader.order}"].append((samples / seconds, size / seconds / 1e6))
+    return measured
+
+
+def ratios(measured: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
+    """Median over the rounds of each layout's bytes a second over those of its limit and of each library."""
+    pairs = [("tokens", "slice loop", "sequential")]
+    pairs += [(own, "plain read", "sequential") for own in ("tar", "files", "parquet")]
+    theirs = {"tar": ("webdataset", "litdata", "mosaicml-streaming"), "parquet": ("datasets",)}
+    pairs += [(own, other, "sequential") for own, others in theirs.items() for other in others]
+    pairs += [("tar", other, "random") for other in ("litdata", "mosaicml-streaming")]
+    pairs += [("parquet-random", "datasets", "random"), ("parquet-random", "parquet", "random")]
+    found = {}
+    for own, other, order in pairs:
+        ours, other_rates = measured.get(f"{own}, {order}"), measured.get(f"{other}, {order}")
+        if ours and other_rates:
+            each = [a[1] / b[1] for a, b in zip(ours, other_rates, strict=True)]
+            found[f"{own} / {other}" + (", random" if order == "random" else "")] = statistics.median(each)
+    return found
+
+
+def main() -> int:
+    """Measure and print; the exit code is 1 when a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--sample-bytes", type=int, default=40_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--libraries", help="folder with more libraries to compare with")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if arguments.libraries:
+        sys.path.append(arguments.libraries)
+    with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
+        root = Path(folder)
+        prepare(root, arguments.megabytes, arguments.sample_bytes)
+        others, missing = other_libraries(root)
+        measured = rates(own_readers(root) + others, arguments.rounds)
+    found = ratios(measured)
+    middle = {name: [statistics.median(v) for v in zip(*values, strict=True)] for name, values in measured.items()}
+    missed = [name for name, target in TARGETS.items() if found.get(name, target) < target]
+    if arguments.json:
+        document = {"rates": middle, "ratios": found, "targets": TARGETS, "missed": missed, "missing": missing}
+        print(json.dumps({**document, "arguments": vars(arguments)}, indent=1))
+        return bool(missed)
+    for name, (samples, megabytes) in middle.items():
+        print(f"{name:34} {samples:12,.0f} samples/s {megabytes:12,.0f} MB/s")
+    for name, ratio in found.items():
+        print(f"{name:44} {ratio:8.2f}x" + (f"  (target {TARGETS[name]}x)" if name in TARGETS else ""))
+    print("left out: " + ", ".join(missing) if missing else "all libraries were there")
+    return bool(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
