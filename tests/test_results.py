@@ -262,6 +262,24 @@ def test_notes_of_the_probe_short_epochs_busy_machines_and_steps_are_passed_on()
         assert words in found.recommendation
 
 
+def test_slow_batches_that_hold_up_ready_ones_are_named_with_the_price_of_letting_them_pass():
+    tail = {"batch_seconds_p50": 0.016, "batch_seconds_p95": 0.02, "batch_seconds_max": 0.165}
+    found = trials({W0: around(100)}, **tail) + trials({W2: around(200)})
+
+    text = results(found).recommendation
+
+    assert "head of line" in text and "median 16 ms" in text and "longest 165 ms" in text
+    assert "prefetch_factor evens that out" in text and "cannot be resumed exactly" in text
+    assert "head of line" not in results(trials({W0: around(100)})).recommendation
+
+
+def test_settings_that_change_training_are_recommended_with_a_warning():
+    free = LoaderSettings(num_workers=2, in_order=False, batch_size=64)
+    text = results(trials({W0: around(100), free: around(300)})).recommendation
+
+    assert "in_order=False changes the order" in text and "batch_size=64 changes the training itself" in text
+
+
 def test_where_nothing_counts_there_is_no_best_and_the_reason_names_a_fault():
     bad = [TrialRun(one, "failed", "ValueError: no such file a.jpg") for one in (W0, W2)]
     found = results(tuple(trials_of(bad, 4).values()))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
 OVERHEAD_BELOW = 0.8  # of the rate without workers: lower still, and workers do harm rather than no good
+TAIL_OVER_MEDIAN = 8.0  # a batch this many times the median, in every start, is the loader's and not the machine's
+STARTS_THAT_SHOW_A_TAIL = 2
 MOST_NAMED = 4  # settings that a sentence lists before it only counts them
 
 # torch warns by counting cores, which says nothing about a loader that waits; here it was measured instead.
@@ -113,7 +115,7 @@ def _memory(results: Results) -> Iterator[str]:
         flight = settings.batches_in_flight
         yield (
             f"prefetch_factor counts batches per worker: {settings.num_workers} x {settings.prefetch_factor} = "
-            f"{flight} batches in flight of {each / 1e6:.3g} MB each, {flight * each / 1e6:.3g} MB in all."
+            f"{flight} batches in flight of {format_bytes(each)} each, {_megabytes(flight * each)} in all."
         )
 
 
@@ -186,10 +188,30 @@ def _faults(results: Results) -> Iterator[str]:
         yield f"Left out: {told}. {bad[0].settings.describe()}: {bad[0].reason}"
 
 
+def _head_of_line(results: Results) -> Iterator[str]:
+    """Slow batches that hold up ready ones; seen without workers, where batches do not arrive in bursts."""
+    alone = next((trial for trial in results.trials if trial.settings.num_workers == 0 and counts(trial)), None)
+    if alone is None or len(alone.runs) < STARTS_THAT_SHOW_A_TAIL:
+        return
+    middle, late = alone.batch_seconds_p50, alone.batch_seconds_p95
+    longest = min((run.batch_seconds_max or 0.0 for run in alone.runs), default=0.0)
+    if middle and late and longest >= TAIL_OVER_MEDIAN * middle:
+        yield (
+            f"Some batches take far longer than the rest (without workers: median {_milliseconds(middle)}, 95th "
+            f"percentile {_milliseconds(late)}, longest {_milliseconds(longest)}) and hold up ready ones behind them "
+            "(head of line). A larger prefetch_factor evens that out; in_order=False lets ready batches pass, but the "
+            "order of batches then changes from run to run and a run cannot be resumed exactly."
+        )
+
+
 def _conditions(results: Results) -> Iterator[str]:
     best = results.ranking.order[0]
     if any(run.mode == "epochs" for run in best.runs):
         yield "Epochs are so short that whole epochs were measured: the rate contains the restart of each epoch."
+    if not best.settings.in_order:
+        yield "in_order=False changes the order of batches from run to run, and a run cannot be resumed exactly."
+    if best.settings.batch_size not in (None, results.current.batch_size if results.current else None):
+        yield f"batch_size={best.settings.batch_size} changes the training itself, not just its speed."
     if all(run.cold for run in best.runs):
         yield "It was measured only once, on files that may not have been in memory yet."
     if any(run.noisy for run in best.runs):
@@ -201,7 +223,7 @@ def _conditions(results: Results) -> Iterator[str]:
     yield "Measured on this loader and this machine; measure again when data, transforms, batch size or machine change."
 
 
-_PARTS = (_headline, _rate, _memory, _no_workers, _ties, _unsettled, _faults, _conditions)
+_PARTS = (_headline, _rate, _memory, _no_workers, _ties, _unsettled, _head_of_line, _faults, _conditions)
 
 
 def _memory_difference(best: TrialResult, other: TrialResult) -> str:
@@ -209,6 +231,14 @@ def _memory_difference(best: TrialResult, other: TrialResult) -> str:
         return ""
     difference = best.peak_pss_bytes - other.peak_pss_bytes
     return f", for {format_bytes(abs(difference))} {'more' if difference >= 0 else 'less'} memory"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _megabytes(size: int) -> str:
+    return "under 0.1 MB" if size < 100_000 else f"{size / 1e6:,.3g} MB"
 
 
 def _list(trials: tuple[TrialResult, ...]) -> str:
