@@ -191,7 +191,7 @@ def test_the_recommendation_says_what_how_much_how_sure_and_at_what_price():
     assert "4.00 times the rate of your current settings (PyTorch's defaults), 0 workers" in text
     assert "for 400 MB more memory" in text
     assert "Peak memory of all its processes: 500 MB" in text
-    assert "batches per worker: 4 x 2 = 8 batches in flight of 1 MB each, 8 MB in all" in text
+    assert "batches per worker: 4 x 2 = 8 batches in flight of 1.0 MB each, 8 MB in all" in text
 
 
 def test_current_settings_and_defaults_are_both_compared_when_they_differ():
