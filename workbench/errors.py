@@ -41,6 +41,10 @@ class ExportError(WorkbenchError, ValueError):
     """Settings cannot be written to, or read from, the file or format asked for."""
 
 
+class TraceError(WorkbenchError, ValueError):
+    """A file or folder is no profiler trace, or a trace could not be recorded."""
+
+
 class SamplesError(WorkbenchError):
     """Sample data, or a package that reads it, is missing."""
 
