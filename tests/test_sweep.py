@@ -14,7 +14,7 @@ import pytest
 
 import workbench.tuning.engine as engine
 from tests.scripted import ScriptedServer, broken_probe, factory, probe_of, run_of
-from workbench.errors import ProbeError, SettingsError, StoreError
+from workbench.errors import ProbeError, SettingsError, StoreError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun
 from workbench.tuning.results import load_results
@@ -348,6 +348,23 @@ def test_a_paused_sweep_can_be_stopped(sweep):
     running.stop()
 
     assert running.wait(timeout_seconds=10).ending == "stopped" and running.state == "done"
+
+
+@pytest.mark.parametrize("error", [broken_probe(), TrialServerError("did not start (cancelled)")])
+def test_a_stop_while_the_loader_is_probed_is_not_the_loaders_fault(sweep, error):
+    began = threading.Event()
+
+    class Slow(ScriptedServer):
+        def probe(self):
+            began.set()
+            assert self._cancelled.wait(10)
+            raise error
+
+    running = sweep(Slow(by_workers)).start()
+    assert began.wait(10)
+    running.stop()
+
+    assert running.wait(timeout_seconds=10) is None and running.state == "done" and running.error is None
 
 
 def test_asking_an_idle_or_ended_sweep_to_pause_or_stop_does_nothing(sweep):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench import machine
-from workbench.errors import ProbeError, StoreError
+from workbench.errors import ProbeError, StoreError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun
 from workbench.tuning.control import Control, Event
@@ -156,7 +156,7 @@ class Engine:
             with self.control.cancelling(server):
                 try:
                     return server.probe()
-                except ProbeError:
+                except (ProbeError, TrialServerError):
                     if not self.control.cancelled:
                         raise
         return None
