@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 from workbench.cli import main
 from workbench.cli.arguments import build_parser, knob_values, knobs_asked
@@ -18,6 +19,8 @@ from workbench.errors import SettingsError, StoreError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun, Window
 from workbench.measure.result import TrialResult
+from workbench.measure.trace import read_trace
+from workbench.measure.trace_recording import profile
 from workbench.tuning.export import export, load_settings
 from workbench.tuning.store import SweepStore
 
@@ -96,7 +99,20 @@ def test_wrong_use_is_one_sentence_with_the_way_to_the_help(argv, said, capsys):
     assert err.count("\n") == 1
 
 
-COMMANDS = ["sweep", "show", "export", "report", "check", "convert", "manifest", "verify", "resume-test", "lab", "demo"]
+COMMANDS = [
+    "sweep",
+    "show",
+    "export",
+    "report",
+    "check",
+    "trace",
+    "convert",
+    "manifest",
+    "verify",
+    "resume-test",
+    "lab",
+]
+COMMANDS += ["demo"]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -336,6 +352,18 @@ def test_convert_refuses_in_one_sentence(options, said, folder, monkeypatch, cap
     assert main(["convert", *options]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and said in err
+
+
+def test_trace_prints_the_verdict_of_a_recorded_loop(tmp_path, capsys):
+    trace = profile([torch.ones(64, 64)] * 12, lambda batch: batch @ batch, tmp_path / "trace.json", steps=5)
+    told = read_trace(trace)
+    code = 1 if told.bound == "unknown" else 0
+    assert main(["trace", str(trace)]) == code
+    assert f"bound by {told.bound}" in capsys.readouterr().out
+    assert main(["trace", str(trace), "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["steps"] == told.steps
+    assert main(["trace", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
 
 
 def test_manifest_and_verify_find_a_changed_file(tmp_path, capsys):

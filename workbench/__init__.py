@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from workbench.layouts.reader import ShardedReader, open_dataset
     from workbench.loaders.settings import LoaderSettings
     from workbench.loaders.source import LoaderSource
+    from workbench.measure.trace import read_trace
     from workbench.measure.trial import measure
     from workbench.notebook.panel import TuningPanel
     from workbench.notebook.report import write_report
+    from workbench.review.manifest import make_manifest, verify
+    from workbench.review.resume import resume_test
     from workbench.streaming.packed import PackedStream
     from workbench.streaming.stream import ShardStream
     from workbench.tuning.export import export, load_settings
@@ -42,7 +45,11 @@ _HOMES = {
     "export": "workbench.tuning.export",
     "load_results": "workbench.tuning.results",
     "load_settings": "workbench.tuning.export",
+    "make_manifest": "workbench.review.manifest",
     "open_dataset": "workbench.layouts.reader",
+    "read_trace": "workbench.measure.trace",
+    "resume_test": "workbench.review.resume",
+    "verify": "workbench.review.manifest",
     "write_report": "workbench.notebook.report",
 }
 

@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_report(commands)
     _add_check(commands)
+    _add_trace(commands)
     _add_convert(commands)
     _add_manifest(commands)
     _add_verify(commands)
@@ -162,6 +163,14 @@ def _add_check(commands) -> None:
     command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
     command.add_argument("--starts", metavar="N", type=int, default=5, help="starts of each settings (default 5)")
     command.add_argument("--memory-limit", metavar="SIZE", help="fail above it: 8GiB, 500MB")
+    _add_json(command)
+
+
+def _add_trace(commands) -> None:
+    command = _command(
+        commands, "trace", "diagnosing:trace", "say from a torch.profiler trace what a training run waits for"
+    )
+    command.add_argument("trace", metavar="FILE", help="a trace (.json, .json.gz), or a folder with one a rank")
     _add_json(command)
 
 

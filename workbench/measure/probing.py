@@ -17,7 +17,7 @@ from workbench.loaders.counting import batch_bytes, count_samples, count_tensors
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.right_data import reference
-from workbench.measure.worker import progress_counter
+from workbench.measure.stream import progress_counter
 
 FIRST_BATCHES = 3
 """Batches that must come without an error before a sweep starts; a later failure is each trial's own result."""

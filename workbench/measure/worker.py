@@ -9,7 +9,6 @@ import array
 import contextlib
 import faulthandler
 import json
-import mmap
 import multiprocessing.process
 import os
 import random
@@ -24,8 +23,7 @@ from workbench.loaders.counting import make_counter
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.failures import describe_error
 from workbench.measure.processes import tie_future_forks
-from workbench.measure.stream import EmptyLoaderError, Stream, why_empty
-from workbench.measure.watch import PROGRESS_FILE
+from workbench.measure.stream import EmptyLoaderError, Stream, progress_counter, why_empty
 
 ROUNDS_PER_WINDOW = 4
 """Rounds of `num_workers` batches that a window holds at least, so that one batch more or less moves it little."""
@@ -102,15 +100,6 @@ def _ignore_children() -> None:
         with contextlib.suppress(RuntimeError):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return
-
-
-def progress_counter(task: dict[str, Any]) -> memoryview:
-    """One 64-bit number in a file that the warden reads: batches taken so far."""
-    path = os.path.join(task["temporary"], PROGRESS_FILE)
-    with open(path, "wb+") as file:
-        file.write(bytes(8))
-        file.flush()
-        return memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")
 
 
 def _measure(task: dict[str, Any], channel: Channel, source: Any, step: Any, workers: list[Any]) -> dict[str, Any]:
