@@ -53,8 +53,7 @@ class ProgressLine:
         elif kind == "run_started":
             self._bar.set_description_str(event["settings"].describe(), refresh=False)
         elif kind == "run_finished":
-            self._bar.n = event["runs_done"]
-            self._bar.total = event["runs_done"] + event["runs_left"]
+            _set_place(self._bar, event["runs_done"], event["runs_done"] + event["runs_left"])
             self._show_fastest(event["trial"])
 
     def _show_fastest(self, trial: TrialResult) -> None:
@@ -78,6 +77,14 @@ def _new_bar() -> Any:
         mininterval=_seconds_between_drawings(),
         bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]",
     )
+
+
+def _set_place(bar: Any, done: int, total: int) -> None:
+    if hasattr(bar, "container"):  # a notebook's bar takes a new total only in a reset, which also restarts its clock
+        began = bar.start_t
+        bar.reset(total)
+        bar.start_t = began
+    bar.total, bar.n = total, done
 
 
 def _seconds_between_drawings() -> float:
