@@ -8,6 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 
+import numpy
 import pytest
 
 from workbench.errors import SettingsError, WorkbenchError
@@ -60,7 +61,6 @@ def test_refusals_name_value_rule_and_way_out(knobs, value):
 
 
 def test_table_cells_and_context_objects_are_taken_as_the_values_they_hold():
-    numpy = pytest.importorskip("numpy")
     read = LoaderSettings(num_workers=numpy.int64(2), pin_memory=numpy.bool_(True))
     assert read == LoaderSettings(num_workers=2, pin_memory=True)
     assert type(read.num_workers) is int and type(read.pin_memory) is bool

@@ -16,7 +16,6 @@ dataset as if they were the dataset, because `worker_init_fn` reaches it through
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, IterDataPipe, MapDataPipe, Sampler
@@ -207,8 +206,12 @@ class BatchIterator(Iterator):
     def __next__(self) -> list[Any]:
         if self.ended:
             raise StopIteration
-        batch = list(islice(self.samples, self.batch_size))
-        self.ended = len(batch) < self.batch_size
+        batch: list[Any] = []
+        try:
+            while len(batch) < self.batch_size:
+                batch.append(next(self.samples))  # islice would call iter() again, where many datasets start over
+        except StopIteration:
+            self.ended = True
         if not batch or (self.ended and self.drop_last):
             raise StopIteration
         return batch
