@@ -229,6 +229,16 @@ def test_saved_index_of_a_replaced_tar_is_not_trusted(tmp_path):
     assert keys == ["c", "d"]
 
 
+@pytest.mark.parametrize("layout", ["tar", "files"])
+def test_many_small_values_share_one_file(tmp_path, layout):
+    samples = [{KEY: f"s{n}", "a": n, "b": f"é{n}", "c": [n], "d": None, "e": {"x": n}, "jpg": b"J"} for n in range(3)]
+    written = LAYOUTS[layout].write_shard(tmp_path, "s", samples)
+    write_manifest(tmp_path, Manifest(layout, (written.shard,), written.fields))
+    assert sorted(written.fields) == ["fields.json", "jpg"]
+    for index, sample in enumerate(samples):
+        assert open_dataset(tmp_path).sample(index) == {k: v for k, v in sample.items() if v is not None}
+
+
 @pytest.mark.parametrize("name", ["../evil.txt", "/etc/evil.txt", "a/../../evil.txt"])
 def test_traversal_in_a_tar_is_refused(tmp_path, name):
     with tarfile.open(tmp_path / "a.tar", "w") as archive:

@@ -15,7 +15,11 @@ from workbench.errors import LayoutError
 from workbench.layouts.protocol import KEY, Sample
 
 FieldFacts = dict[str, Any]
-"""What the manifest says of one suffix: ``field``, ``kind`` and, for arrays, ``dtype`` and ``shape``."""
+"""What the manifest says of one suffix: ``field`` (None: a record of many), ``kind``; of arrays ``dtype``, ``shape``."""
+
+MOST_APART = 3
+PACKED_SUFFIX = "fields.json"
+"""Holds all texts and values of a sample that has many."""
 
 _EXTENSIONS = {"text": "txt", "json": "json", "array": "npy"}
 
@@ -24,13 +28,19 @@ def encode_sample(sample: Mapping[str, Any]) -> list[tuple[str, bytes | memoryvi
     """Every field as (suffix, content, facts), sorted by suffix; None and fields about the sample are left out.
 
     Text becomes ``<field>.txt``, arrays ``<field>.npy``, numbers, lists and records ``<field>.json``; bytes keep the
-    field as their suffix. WebDataset decodes each of them by the last suffix.
+    field as their suffix. WebDataset decodes each of them by the last suffix. Where there are more than ``MOST_APART``
+    texts and values, they become one record in ``fields.json``: a file each would take 1 kB a value in a tar.
 
     Raises:
         LayoutError: A field cannot be part of a file name, or its value is of no kind that can be written.
     """
     wanted = ((name, value) for name, value in sample.items() if value is not None and not is_reserved(name))
     encoded = [_encode(name, value, sample) for name, value in wanted]
+    small = [facts["field"] for _, _, facts in encoded if facts["kind"] in ("text", "json")]
+    if len(small) > MOST_APART and not any(suffix == PACKED_SUFFIX for suffix, _, _ in encoded):
+        record = {name: sample[name] for name in small}
+        encoded = [item for item in encoded if item[2]["field"] not in record]
+        encoded.append((PACKED_SUFFIX, _json_bytes(record), {"field": None, "kind": "record"}))
     return sorted(encoded, key=lambda item: item[0])
 
 
@@ -41,7 +51,7 @@ def is_reserved(field: object) -> bool:
 
 def decoder(kind: str) -> Callable[[bytes], Any] | None:
     """What turns stored bytes of ``kind`` back into the value, or None where bytes are the value."""
-    return {"text": _decode_text, "json": json.loads, "array": _decode_array}.get(kind)
+    return {"text": _decode_text, "json": json.loads, "record": json.loads, "array": _decode_array}.get(kind)
 
 
 def merge_fields(parts: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, FieldFacts]:
@@ -92,12 +102,17 @@ def _encode(name: object, value: Any, sample: Mapping[str, Any]) -> tuple[str, b
         facts = {"field": name, "kind": "array", "dtype": value.dtype.str, "shape": list(value.shape)}
         return _suffix(name, "array"), _array_bytes(value), facts
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_value)
+        content = _json_bytes(value)
     except (TypeError, ValueError) as error:
         raise LayoutError(
             f"{where} is {type(value).__name__} ({error}): use bytes, text, numbers, lists or arrays."
         ) from error
-    return _suffix(name, "json"), text.encode("utf-8", "surrogatepass"), {"field": name, "kind": "json"}
+    return _suffix(name, "json"), content, {"field": name, "kind": "json"}
+
+
+def _json_bytes(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_json_value)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _json_value(value: Any) -> Any:
@@ -153,5 +168,9 @@ def decode_fields(found: Mapping[str, bytes], fields: Mapping[str, Mapping[str, 
     for suffix, content in found.items():
         facts = fields.get(suffix, {})
         decode = decoder(facts.get("kind", "bytes"))
-        sample[facts.get("field", suffix)] = content if decode is None else decode(content)
+        value = content if decode is None else decode(content)
+        if facts.get("kind") == "record":
+            sample.update(value)
+        else:
+            sample[facts.get("field", suffix)] = value
     return sample

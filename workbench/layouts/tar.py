@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -73,7 +74,10 @@ class TarShard:
             while member < last:
                 field, decode = kinds[member]
                 value = content[begins[member] : stops[member]]
-                sample[field] = value if decode is None else decode(value)
+                if field is None:
+                    sample.update(json.loads(value))
+                else:
+                    sample[field] = value if decode is None else decode(value)
                 member += 1
             yield sample
 
@@ -146,7 +150,7 @@ class TarWriter:
         return self._offset
 
 
-def _part(suffix: str, facts: Mapping[str, Any]) -> tuple[str, Callable[[bytes], Any] | None]:
+def _part(suffix: str, facts: Mapping[str, Any]) -> tuple[str | None, Callable[[bytes], Any] | None]:
     return facts.get("field", suffix), decoder(facts.get("kind", "bytes"))
 
 
