@@ -109,7 +109,7 @@ def test_random_augmentation_is_no_corruption_but_hides_none_either():
     assert checked(rows_loader(row, shuffle=True), num_workers=2).status == "ok"
     result = checked(rows_loader(row, lambda i, r: {**r, "label": 0}, shuffle=True), num_workers=2)
     assert result.status == "wrong_data"
-    assert "in label;" in result.reason
+    assert "in leaf label;" in result.reason
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -419,6 +419,13 @@ def test_an_endless_stream_over_few_samples_may_repeat_itself():
     assert both.status == "wrong_data"
 
 
+def test_an_endless_stream_may_start_a_small_shard_again():
+    def uneven(values, i, n):
+        return itertools.cycle([values, values[:60] if i == 0 else values[60:]][n > 1])
+
+    assert checked(stream_loader(uneven), seconds=0.3, num_workers=2).status == "ok"
+
+
 def test_sampling_with_replacement_is_no_repeat():
     def drawn(values, i, n):
         rng = random.Random(torch.initial_seed())
@@ -557,6 +564,8 @@ def log(keys, complete=True, **fields):
         (log(range(100)), log([]), "100 of 100"),
         (log([]), log([]), ""),
         (log(range(10), False), log([1] * 10, False), ""),
+        (log(range(100), False), log([*range(40), *range(40)], False, workers=np.repeat([0, 1], 40)), "2.0 times"),
+        (log(range(100), False), log([*range(40), *range(40)], False, workers=np.repeat([0, 0], 40)), ""),
     ],
 )
 def test_two_logs(kept, seen, words):

@@ -16,6 +16,7 @@ from workbench.errors import TraceError
 from workbench.measure.intervals import Spans
 from workbench.measure.trace import NO_LOADER_SPANS, read_trace
 from workbench.measure.trace_recording import profile
+from workbench.measure.trace_timeline import MAX_BARS, timeline
 
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 MAIN = (100, 100)
@@ -257,6 +258,30 @@ def test_device_work_without_steps_or_loader_still_tells_idleness(tmp_path):
     assert (report.steps, report.input_wait_fraction, report.sync_wait_fraction, report.bound) == (
         None, None, None, "unknown",
     )  # fmt: skip
+
+
+def test_a_timeline_shows_some_steps_as_bars(tmp_path):
+    def work(t):
+        call = event("cudaStreamSynchronize", t + 8, 1, cat="cuda_runtime")
+        return [upload(t + 1, 1), kernel(t + 2, 3), kernel(t + 4, 3, stream=9), call]
+
+    path = write(tmp_path / "t.json", device_steps(work))
+    shown = timeline(path, first=5, steps=2)
+    assert (shown.first_step, shown.step_starts) == (5, pytest.approx((0.0, 0.010)))
+    assert shown.seconds == pytest.approx(0.020)
+    bars = {lane.name: list(zip(lane.starts, lane.lengths, strict=True)) for lane in shown.lanes}
+    assert bars.keys() == {"loader", "synchronising", "copies", "kernels", "device idle"}
+    assert bars["kernels"] == [pytest.approx((0.002, 0.005)), pytest.approx((0.012, 0.005))]
+    assert bars["device idle"][1] == pytest.approx((0.007, 0.004))
+    with pytest.raises(TraceError, match="holds 20 recorded steps"):
+        timeline(path, first=20)
+
+
+def test_a_timeline_stays_small(tmp_path):
+    path = write(tmp_path / "t.json", device_steps(lambda t: [kernel(t + i / 1000, 5e-4) for i in range(8000)], n=1))
+    (kernels,) = [lane for lane in timeline(path).lanes if lane.name == "kernels"]
+    assert len(kernels.starts) <= MAX_BARS
+    assert sum(kernels.lengths) == pytest.approx(0.008, rel=0.01)
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

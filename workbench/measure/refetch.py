@@ -126,12 +126,13 @@ class _Comparison:
         paths = sorted(
             {path.removesuffix(SHAPE) or "the batch" for batch, one in suspects for path in self._odd(batch, one)}
         )
+        where = f"{'leaf' if len(paths) == 1 else 'leaves'} {', '.join(paths)}"
         batch, first = suspects[0]
         if self._differs_by_build(batch, first):
-            text = f"{', '.join(paths)} of a batch is not the same when the loader is built again: not compared"
+            text = f"{where} of a batch is not the same when the loader is built again: not compared"
             return Finding(notes=(text,))
         return Finding(
-            f"data differs from num_workers=0: {len(suspects)} of {len(self._kept)} batches, in {', '.join(paths)}; "
+            f"data differs from num_workers=0: {len(suspects)} of {len(self._kept)} batches, in {where}; "
             "open the file lazily in each worker, not before the workers start"
         )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import time
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -182,8 +183,9 @@ class _Look:
         self.complete = False
         self.attributed = True
         self.requests = 0
+        self.unit_workers = array("q")
 
-    def add_samples(self, batch: Any, samples: int | None) -> None:
+    def add_samples(self, batch: Any, samples: int | None, worker: int | None) -> None:
         """Digests one batch, sample by sample where it can be cut."""
         digests = sample_digests(batch, samples)
         width = max(map(len, digests.values()), default=0)
@@ -193,6 +195,7 @@ class _Look:
             column = self.columns.setdefault(path, bytearray(DIGEST_BYTES * self.units))
             column += digests.get(path, bytes(width))
         self.units += width // DIGEST_BYTES
+        self.unit_workers.extend([-1 if worker is None else worker] * (width // DIGEST_BYTES))
 
     def keys(self, paths: Iterable[str]) -> np.ndarray:
         """One uint64 a unit, over the leaves named."""
@@ -225,7 +228,7 @@ def _look(tap: Tap, seconds: float, batch_size: int | None, by_index: bool = Fal
             digests = leaf_digests(arrival.batch)
             look.delivered.append(Delivered(arrival.index, arrival.task, arrival.worker, kind, digests))
         else:
-            look.add_samples(arrival.batch, samples)
+            look.add_samples(arrival.batch, samples, arrival.worker)
         full = look.samples >= MAX_SAMPLES or (look.delivered and look.batches >= MAX_BATCHES)
         if full or time.monotonic() > deadline:
             break
@@ -312,7 +315,9 @@ def _same_total(look: _Look, settings: LoaderSettings, reference: Reference, fin
 def _sample_log(look: _Look, reference: Reference) -> SampleLog:
     if not reference.key_paths or not set(reference.key_paths) <= look.columns.keys():
         return SampleLog(look.samples, np.zeros(0, np.uint64), look.complete, unit="")
-    return SampleLog(look.samples, look.keys(reference.key_paths), look.complete, unit=look.unit)
+    by_worker = np.frombuffer(look.unit_workers, dtype=np.int64) if look.attributed else None
+    keys = look.keys(reference.key_paths)
+    return SampleLog(look.samples, keys, look.complete, unit=look.unit, workers=by_worker)
 
 
 def _droppable(reference: Reference, settings: LoaderSettings) -> int:

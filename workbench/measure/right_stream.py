@@ -31,6 +31,7 @@ class SampleLog:
         totals: Samples in each complete epoch seen; two reference epochs that differ make totals inexact.
         reproducible: Whether a second look with other seeds brought the same digests.
         unit: "sample" or "batch".
+        workers: Worker that delivered each unit, shape as `keys`; None where that is not known.
     """
 
     samples: int
@@ -39,6 +40,7 @@ class SampleLog:
     totals: tuple[int, ...] = ()
     reproducible: bool = True
     unit: str = "sample"
+    workers: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -101,19 +103,25 @@ def _whole_epochs(reference: SampleLog, seen: SampleLog, workers: int, droppable
 
 
 def _prefix(reference: SampleLog, seen: SampleLog, workers: int) -> Finding:
-    """Repeats among the first samples, as many of them as the reference brings without repeating itself."""
+    """Repeats among the first samples, as many of them as the reference brings without repeating itself.
+
+    What one worker repeats is its own affair: an endless stream starts a small shard again before a large one ends.
+    """
     if reference.unit != seen.unit:
         return Finding()
     length = min(_free_of_repeats(reference.keys), len(seen.keys))
     if length < PREFIX_MIN:
         return Finding()
-    distinct = len(np.unique(seen.keys[:length]))
-    repeats = length - distinct
-    if repeats < PREFIX_REPEATS_MIN or repeats <= PREFIX_REPEATS * length:
+    keys = seen.keys[:length]
+    if seen.workers is not None:
+        keys = np.unique(np.stack((keys, seen.workers[:length].astype(np.uint64))), axis=1)[0]
+    came, distinct = len(keys), len(np.unique(keys))
+    repeats = came - distinct
+    if repeats < PREFIX_REPEATS_MIN or repeats <= PREFIX_REPEATS * came:
         return Finding()
-    if length >= REPEATED_RATIO * distinct:
-        return Finding(_repeated(length, distinct, workers))
-    return Finding(_overlap(repeats, length, reference.unit))
+    if came >= REPEATED_RATIO * distinct:
+        return Finding(_repeated(came, distinct, workers))
+    return Finding(_overlap(repeats, came, reference.unit))
 
 
 def _free_of_repeats(keys: np.ndarray) -> int:

@@ -34,12 +34,13 @@ class DeviceShares:
 
 def extent(events: TraceEvents) -> Spans:
     """From the first to the last device activity."""
-    parts = [_busy(device) for device in events.devices.values()]
+    parts = [busy(device) for device in events.devices.values()]
     everything = Spans.join(parts)
     return Spans(everything.starts[:1], everything.ends[-1:])
 
 
-def _busy(device: DeviceActivity) -> Spans:
+def busy(device: DeviceActivity) -> Spans:
+    """When anything ran on the device, on any stream."""
     columns = (device.kernels, device.collectives, device.uploads, device.other_copies, device.fills)
     return Spans.join(c.union() for c in columns)
 
@@ -56,8 +57,8 @@ def device_shares(
         thread: The stepping thread; None leaves everything about its calls unknown.
         steps: Steps in the window; None leaves everything per step unknown.
     """
-    busy_by_device = {name: _busy(device).within(window) for name, device in events.devices.items()}
-    busy_by_device = {name: busy for name, busy in busy_by_device.items() if len(busy)}
+    busy_by_device = {name: busy(device).within(window) for name, device in events.devices.items()}
+    busy_by_device = {name: spans for name, spans in busy_by_device.items() if len(spans)}
     if not busy_by_device or not window.length:
         return DeviceShares()
     name = max(busy_by_device, key=lambda n: busy_by_device[n].length)
