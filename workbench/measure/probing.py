@@ -15,9 +15,9 @@ from typing import Any
 from workbench.loaders import shipping
 from workbench.loaders.counting import batch_bytes, count_samples, count_tensors, describe_structure
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure.channel import Channel, progress_counter
 from workbench.measure.records import Probe
 from workbench.measure.right_data import reference
-from workbench.measure.stream import progress_counter
 
 FIRST_BATCHES = 3
 """Batches that must come without an error before a sweep starts; a later failure is each trial's own result."""
@@ -27,7 +27,7 @@ REFERENCE_SECONDS = 1.5
 """How long the data of an epoch are digested, as the reference for every trial."""
 
 
-def probe(source: Any, task: dict[str, Any], channel: Any) -> dict[str, Any]:
+def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dict[str, Any]:
     """Looks at the loader and returns a `Probe` as a dict; what is sure early is sent early, in case the rest dies."""
     zero = LoaderSettings()
     loader = source.build(zero)
@@ -144,7 +144,7 @@ def _rank_note(loader: Any) -> tuple[str, ...]:
     return ()
 
 
-def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Any) -> tuple[str, ...]:
+def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Channel) -> tuple[str, ...]:
     channel.send(phase="reference")
     try:
         found = reference(lambda: source.build(zero), REFERENCE_SECONDS)

@@ -117,8 +117,9 @@ def _become_trial(task: dict[str, Any], fds: list[int], warden: int, threads: in
 
         torch.set_num_threads(threads)
         from workbench.measure import worker
+        from workbench.measure.channel import Channel
 
-        code = worker.run(task, worker.Channel(report, control), source, step)
+        code = worker.run(task, Channel(report, control), source, step)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import mmap
-import os
 import time
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
-
-from workbench.measure.watch import PROGRESS_FILE
 
 
 class EmptyLoaderError(Exception):
@@ -120,12 +116,3 @@ def _advance_epoch(loader: Any, epoch: int) -> None:
         move = getattr(owner, "set_epoch", None)
         if callable(move):
             move(epoch)
-
-
-def progress_counter(task: dict[str, Any]) -> memoryview:
-    """One 64-bit number in a file that the warden reads: batches taken so far."""
-    path = os.path.join(task["temporary"], PROGRESS_FILE)
-    with open(path, "wb+") as file:
-        file.write(bytes(8))
-        file.flush()
-        return memoryview(mmap.mmap(file.fileno(), 8)).cast("Q")

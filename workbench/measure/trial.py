@@ -154,6 +154,22 @@ class TrialServer:
             self._ran = True
             return make_run(settings, verdict, limits, cores=self.cores, started_at=started, cold=cold)
 
+    def ask(self, kind: str, settings: LoaderSettings, plan: TrialPlan | None = None, **details: Any) -> dict[str, Any]:
+        """Has another task of `worker.TASKS` done in a process of its own, and returns the warden's summary.
+
+        Args:
+            kind: Name of the task.
+            settings: What the loader is built with.
+            plan: Deadline, silence and memory limit.
+            details: Handed to the task under these names.
+        """
+        plan = plan or TrialPlan()
+        probe = self.probe()
+        with self._running:
+            limits = self._limits(plan, settings, probe)
+            task = self._task(kind, plan.seed) | {"settings": settings.as_dict(), "plan": asdict(plan)} | details
+            return self._command(task, limits, settings)
+
     def cancel(self) -> None:
         """Ends the trial that is running, if any; its record says so. Returns at once."""
         with contextlib.suppress(TrialServerError):

@@ -27,6 +27,8 @@ _PICKLE_TEXTS = (
     "Can't get attribute",
     "Can't get local",
 )
+_OWN_WARNINGS = ("resource_tracker: There appear to be", "This DataLoader will create")
+"""Warnings about what the tuner itself does: ending processes, and trying more workers than cores."""
 _CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
 
 SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer workers or a smaller prefetch_factor"
@@ -229,7 +231,7 @@ def repeated_warnings(output: str) -> list[str]:
     """Each different warning in the output once, with how often it stands there."""
     counts: dict[str, int] = {}
     for line in output.splitlines():
-        if "Warning: " in line:
+        if "Warning: " in line and not any(part in line for part in _OWN_WARNINGS):
             text = line.split(": ", 1)[-1].strip() if line.count(": ") else line
             counts[text[:200]] = counts.get(text[:200], 0) + 1
     return [f"{text} ({count} times)" if count > 1 else text for text, count in list(counts.items())[:5]]

@@ -22,6 +22,8 @@ PROGRESS_FILE = "progress"
 """In the trial's temporary folder: the number of batches it has taken, 8 bytes in native order."""
 OUTPUT_KEPT_BYTES = 32 << 10
 """Of what a trial prints, this much of the beginning and as much of the end is kept."""
+STARTS_OF_SILENCE = 4.0
+"""A silence is no hang before it lasts this many times what starting the loader took: an epoch may start it anew."""
 CLUE_SILENCE_SECONDS = 3.0
 """Silence after which a trial is given up whose output already says why its next batch will never come."""
 CLUES = (b"Too many open files", b"PicklingError", b"cannot pickle", b"Can't pickle", b"can't pickle")
@@ -29,14 +31,16 @@ SHM_EVERY_SECONDS = 0.5
 """How often descriptors are scanned for shared memory while the clock runs."""
 BUSY_PATIENCE = 2.0
 """While other programs keep the cores busy, a run waits for quiet this many times its least length, no longer."""
-BUSY_SHARE = 0.03
+BUSY_SHARE = 0.005
 """A thread that runs for more than this share of the time counts as busy."""
 GROWTH_NOISE_BYTES = 4 << 20
 """Growth below this, plus `GROWTH_NOISE_SHARE` of the tree, is start-up noise: the garbage collector's first pass
 over an inherited heap, caches that fill once."""
 GROWTH_NOISE_SHARE = 0.02
 GROWTH_FEWEST_SAMPLES = 200
-"""Samples between two readings below which growth is never called established."""
+"""Samples between two readings below which growth is not called established, unless it is beyond doubt."""
+GROWTH_BEYOND_DOUBT = 5
+"""Times the noise from which growth needs no great number of samples: they are large ones."""
 
 
 class Output:
@@ -94,6 +98,7 @@ class Watch:
         self._peak_rss = self._peak_shm = self._peak_threads = self._peak_descriptors = self._peak_between = 0
         self._rss_since_cost = 0
         self._shm_at = 0.0
+        self._start_seconds, self._phase_at = 0.0, self._begun
         self._shm_now = 0
         self._busy_threads: list[int] = []
         self._sampling_seconds = 0.0
@@ -159,7 +164,10 @@ class Watch:
     def _note(self, message: dict[str, Any]) -> None:
         self._heard = time.monotonic()
         self.pid = message.get("hello", self.pid)
-        self.phase = message.get("phase", self.phase)
+        if "phase" in message:
+            if self.phase == "first batch":
+                self._start_seconds = self._heard - self._phase_at
+            self.phase, self._phase_at = message["phase"], self._heard
         self.partial = message.get("partial", self.partial)
         if "done" in message:
             self.done = message["done"]
@@ -189,7 +197,8 @@ class Watch:
         if now - self._begun > self._limits["deadline_seconds"]:
             return "deadline"
         silence = now - self._heard
-        if silence > self._limits["silence_seconds" if self.partial is None else "partial_silence_seconds"]:
+        patience = self._limits["silence_seconds" if self.partial is None else "partial_silence_seconds"]
+        if silence > max(patience, STARTS_OF_SILENCE * self._start_seconds):
             return "silence"
         if silence > CLUE_SILENCE_SECONDS and self.output.has_clue():
             return "silence"
@@ -325,7 +334,9 @@ class Watch:
             "memory": asdict(self._memory()),
             "cpu_cores_used": self._cores_used(),
             "peak_threads": self._peak_threads or None,
-            "busy_threads": sorted(self._busy_threads)[len(self._busy_threads) // 2] if self._busy_threads else None,
+            "busy_threads": sorted(self._busy_threads)[3 * len(self._busy_threads) // 4]
+            if self._busy_threads
+            else None,
             "output": self.output.text(),
             "output_bytes": self.output.total,
             "available_bytes": memory.available_bytes(),
@@ -336,7 +347,9 @@ class Watch:
         costs = [cost for _, cost in self._costs]
         peak = max([cost.cost_bytes for cost in costs] + [self._peak_between], default=0)
         last = costs[-1] if costs else None
-        rate, samples, established = growth([(n, c.cost_bytes) for n, c in self._costs if n is not None])
+        rate, samples, established = growth(
+            [(n, c.anonymous_bytes + c.shared_bytes) for n, c in self._costs if n is not None]
+        )
         return Memory(
             peak_pss_bytes=peak or None,
             peak_rss_bytes=self._peak_rss or None,
@@ -361,8 +374,14 @@ def _busiest(spent: dict[tuple[int, int], float], seconds: float, main: int | No
     return max(counts.values(), default=0)
 
 
+def _upper_quartile(values: list[int]) -> int | None:
+    return sorted(values)[3 * len(values) // 4] if values else None
+
+
 def growth(readings: list[tuple[int, int]]) -> tuple[float | None, int | None, bool | None]:
-    """Growth of cost from (samples taken so far, cost in bytes) at the first and last exact reading.
+    """Growth from (samples taken so far, bytes held) at the first and last exact reading.
+
+    Bytes are anonymous and shared memory: the share of file pages moves with what other programs map.
 
     Returns:
         Bytes per 1,000 samples, samples between the readings, and whether growth is established: more bytes than
@@ -373,4 +392,5 @@ def growth(readings: list[tuple[int, int]]) -> tuple[float | None, int | None, b
     samples = readings[-1][0] - readings[0][0]
     grown = readings[-1][1] - readings[0][1]
     noise = GROWTH_NOISE_BYTES + GROWTH_NOISE_SHARE * readings[0][1]
-    return grown * 1000 / samples, samples, samples >= GROWTH_FEWEST_SAMPLES and grown > noise
+    enough = samples >= GROWTH_FEWEST_SAMPLES or grown > GROWTH_BEYOND_DOUBT * noise
+    return grown * 1000 / samples, samples, enough and grown > noise

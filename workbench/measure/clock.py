@@ -1,0 +1,136 @@
+"""Warm-up and windows of one start: when a rate may be read off a loader that banks batches ahead."""
+
+from __future__ import annotations
+
+import array
+import time
+from typing import Any
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.channel import Channel
+from workbench.measure.stream import Stream
+
+ROUNDS_PER_WINDOW = 4
+"""Rounds of `num_workers` batches that a window holds at least, so that one batch more or less moves it little."""
+FULL_QUEUE_SECONDS = 2.0
+"""How long the queue is given to fill before memory is read."""
+EPOCHS_BEFORE_WHOLE = 2
+"""Epochs that may end before any window is complete; then whole epochs are measured, restarts included."""
+
+
+class Clock:
+    """Warm-up and windows of one start."""
+
+    def __init__(self, stream: Stream, settings: LoaderSettings, plan: dict[str, Any], channel: Channel) -> None:
+        self._stream, self._plan, self._channel = stream, plan, channel
+        self._round = max(1, settings.num_workers)
+        self._queue = settings.batches_in_flight
+        self._arrivals = array.array("d")  # 8 bytes a batch: a list would look like the loader growing
+        self.mode = "steady"
+        self.waited_seconds = 0.0
+        self._rate = 0.0
+
+    def warm_up(self) -> None:
+        """Discards the queue and one round, at least `warmup_seconds`, at most `max_measure_seconds`.
+
+        The queue must have been used up once before the clock starts: what was finished before is not work done
+        during a window. A loader so slow that this would take longer than the measurement itself is cut short after
+        one round: it cannot have banked anything, since each of its batches was waited for.
+        """
+        self._channel.send(phase="warm-up")
+        begun = time.perf_counter()
+        self._discard(begun)
+        first = self._stream.batches
+        while time.perf_counter() - begun < self._plan["warmup_seconds"]:
+            self._stream.take()
+        spent = time.perf_counter() - begun
+        self._rate = max(self._stream.batches - first, 1) / max(spent, 1e-6)
+
+    def _discard(self, begun: float) -> None:
+        for taken in range(self._queue + self._round):
+            if taken >= self._round and time.perf_counter() - begun > self._plan["max_measure_seconds"]:
+                return
+            self._stream.take()
+
+    def read_memory(self, *, go_on: bool) -> None:
+        """Lets the queue fill and has the warden read memory while nothing is timed.
+
+        Args:
+            go_on: Whether windows follow; then what was banked meanwhile is discarded.
+        """
+        begun = time.perf_counter()
+        time.sleep(min(FULL_QUEUE_SECONDS, self._queue / max(self._rate, 1e-3)) if self._queue else 0.0)
+        self._channel.send(memory=True, samples=self._stream.samples)
+        self._channel.wait_for_go()
+        self.waited_seconds += time.perf_counter() - begun
+        if go_on:
+            self._discard(time.perf_counter())
+
+    def measure(self) -> None:
+        """Takes windows one after another without a pause until the warden says that they suffice."""
+        self._channel.send(phase="measure")
+        stream = self._stream
+        ended_before, taken_before, complete = stream.epochs_ended, stream.batches, 0
+        begun = time.perf_counter()
+        opened, _ = stream.take()
+        while not self._channel.stopped() and not (complete and self._out_of_time(begun)):
+            window = self._whole_epochs(opened) if self.mode == "epochs" else self._window(opened)
+            if window is not None:
+                complete += 1
+                opened += window[1]
+                self._channel.send(window=window)
+            elif complete == 0 and stream.epochs_ended - ended_before >= EPOCHS_BEFORE_WHOLE:
+                self.mode, opened = "epochs", stream.arrived
+            else:
+                self._discard(time.perf_counter())
+                opened, _ = stream.take()
+        self._rate = (stream.batches - taken_before) / max(time.perf_counter() - begun, 1e-6)
+
+    def _out_of_time(self, begun: float) -> bool:
+        return time.perf_counter() - begun > 2 * self._plan["max_measure_seconds"]
+
+    def _window(self, opened: float) -> tuple[float, float, int, int] | None:
+        """A stretch of whole rounds from the last arrival; None when the epoch ended inside it."""
+        stream, least, rounds = self._stream, self._plan["window_seconds"], self._round
+        samples, batches = stream.samples, 0
+        arrivals = []
+        while True:
+            arrived, ended = stream.take()
+            if ended:
+                return None
+            batches += 1
+            arrivals.append(arrived)
+            whole = batches % rounds == 0
+            if whole and arrived - opened >= least and (batches >= ROUNDS_PER_WINDOW * rounds or self._long(opened)):
+                break
+        self._keep(opened, arrivals)
+        return opened, arrived - opened, batches, stream.samples - samples
+
+    def _long(self, opened: float) -> bool:
+        return time.perf_counter() - opened >= self._plan["max_measure_seconds"] / ROUNDS_PER_WINDOW
+
+    def _whole_epochs(self, opened: float) -> tuple[float, float, int, int]:
+        """Whole epochs, restarts included, from the first batch of one to the first batch of a later one."""
+        stream = self._stream
+        samples, batches, arrivals = stream.samples, stream.batches, []
+        while True:
+            arrived, ended = stream.take()
+            arrivals.append(arrived)
+            if ended and arrived - opened >= self._plan["window_seconds"]:
+                break
+        self._keep(opened, arrivals)
+        return opened, arrived - opened, stream.batches - batches, stream.samples - samples
+
+    def _keep(self, opened: float, arrivals: list[float]) -> None:
+        previous = opened
+        for arrived in arrivals:
+            self._arrivals.append(arrived - previous)
+            previous = arrived
+
+    def intervals(self) -> dict[str, float | None]:
+        """Median, 95th percentile and maximum of the seconds between batches."""
+        ordered = sorted(self._arrivals)
+        if not ordered:
+            return {"batch_seconds_p50": None, "batch_seconds_p95": None, "batch_seconds_max": None}
+        at = [ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.95)]
+        return {"batch_seconds_p50": at[0], "batch_seconds_p95": at[1], "batch_seconds_max": ordered[-1]}
