@@ -10,6 +10,7 @@ import pytest
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import statistics as st
 from workbench.measure.records import TrialRun, Window
+from workbench.measure.result import TrialResult
 
 SETTINGS = LoaderSettings(num_workers=1)
 
@@ -132,3 +133,12 @@ def test_nominal_intervals_contain_the_truth_nearly_as_often_as_they_say():
         estimate = st.estimate_rate(runs)
         held += estimate.low <= 1000 <= estimate.high
     assert 0.92 <= held / 400 <= 0.99
+
+
+def test_one_start_with_too_few_windows_says_that_nothing_is_known_of_its_error():
+    unknown, known = st.estimate_rate([start([100, 101])]), st.estimate_rate([start([50, 50, 51, 50])])
+    assert (unknown.low, unknown.high, unknown.in_run_only) == (0.0, math.inf, True)
+    assert not st.clearly_below(known, unknown) and not st.clearly_below(unknown, known)
+    result = TrialResult(SETTINGS, (start([100, 101]),))
+    assert result.samples_per_second == pytest.approx(100, rel=0.02)
+    assert result.samples_per_second_low is None and result.samples_per_second_high is None

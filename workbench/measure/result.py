@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics as builtin_statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -77,13 +78,13 @@ class TrialResult:
 
     @property
     def samples_per_second_low(self) -> float | None:
-        """Lower end of the rate's 95 % interval."""
-        return self.estimate.low if self.estimate else None
+        """Lower end of the rate's 95 % interval; None while nothing says how wide it is."""
+        return self.estimate.low if self.estimate and math.isfinite(self.estimate.high) else None
 
     @property
     def samples_per_second_high(self) -> float | None:
-        """Upper end of the rate's 95 % interval."""
-        return self.estimate.high if self.estimate else None
+        """Upper end of the rate's 95 % interval; None while nothing says how wide it is."""
+        return self.estimate.high if self.estimate and math.isfinite(self.estimate.high) else None
 
     @property
     def batches_per_second(self) -> float | None:

@@ -41,11 +41,11 @@ class RateEstimate:
 
     Attributes:
         samples_per_second: Mean over starts of each start's rate.
-        low: Lower end of the interval, never below 0.
-        high: Upper end of the interval.
+        low: Lower end of the interval, never below 0; 0 where no spread is known at all.
+        high: Upper end of the interval; infinite where no spread is known at all.
         starts: How many starts it rests on.
         degrees_of_freedom: Of the spread that the interval uses.
-        relative_error: Standard error divided by the rate.
+        relative_error: Standard error divided by the rate; infinite where no spread is known at all.
         in_run_only: True when a single start was all there was, so that the interval is in-run precision and does
             not say how far another start may lie.
     """
@@ -60,7 +60,7 @@ class RateEstimate:
 
     @property
     def half_width(self) -> float:
-        """Half the interval, as a share of the rate."""
+        """Half the interval, as a share of the rate; infinite where no spread is known."""
         return (self.high - self.low) / 2 / self.samples_per_second
 
 
@@ -163,8 +163,10 @@ def estimate_rate(runs: Sequence[TrialRun], spread: Spread | None = None, cores:
         prior = min(PRIOR_DEGREES_OF_FREEDOM, spread.degrees_of_freedom)
         df = own_df + prior
         relative_variance = (own_df * relative_variance + prior * spread.relative**2) / df
-    in_run_variance = sum(error**2 for error in inside) / starts**2
+    in_run_variance = sum(error**2 for error in inside if error is not None) / starts**2
     error = math.sqrt(max(relative_variance / starts, in_run_variance))
+    if df == 0 and inside[0] is None:
+        return RateEstimate(mean, 0.0, math.inf, starts, 1.0, math.inf, True)
     if df == 0:
         df = float(max(1, len(measured[0].windows) - 1))
     reach = t975(df) * error * mean
@@ -190,6 +192,8 @@ def ratio(numerator: RateEstimate, denominator: RateEstimate) -> Ratio:
     a, b = numerator.relative_error**2, denominator.relative_error**2
     if a + b == 0:
         return Ratio(value, value, value)
+    if math.isinf(a + b):
+        return Ratio(value, 0.0, math.inf)
     df = (a + b) ** 2 / (a**2 / numerator.degrees_of_freedom + b**2 / denominator.degrees_of_freedom)
     reach = t975(df) * math.sqrt(a + b)
     return Ratio(value, value * math.exp(-reach), value * math.exp(reach))
@@ -206,12 +210,12 @@ def _quiet_runs(runs: list[TrialRun], cores: int) -> list[TrialRun]:
     return quiet if len(quiet) >= 2 else runs
 
 
-def _one_start(run: TrialRun, cores: int) -> tuple[float, float]:
-    """Rate of one start and its relative standard error as seen from inside it."""
+def _one_start(run: TrialRun, cores: int) -> tuple[float, float | None]:
+    """Rate of one start and its relative standard error as seen from inside it; None with too few windows."""
     windows = used_windows(run.windows, cores)[0]
     half_width = in_run_precision(windows)
     count = len(windows)
-    return mean_rate(windows), half_width / t975(count - 1) if half_width else 0.0
+    return mean_rate(windows), half_width / t975(count - 1) if half_width is not None else None
 
 
 def _mean_variance(values: Sequence[float]) -> tuple[float, float]:

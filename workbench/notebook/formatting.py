@@ -26,8 +26,8 @@ def number(value: float | None) -> str:
 
 
 def half_width(value: float | None, low: float | None, high: float | None) -> float | None:
-    """The longer arm of a 95 % interval as a fraction of `value`; None when any of the three is unknown."""
-    if value is None or low is None or high is None or value <= 0:
+    """The longer arm of a 95 % interval as a fraction of `value`; None when any of the three is unknown or infinite."""
+    if value is None or low is None or high is None or value <= 0 or not math.isfinite(high):
         return None
     return max(high - value, value - low) / value
 
@@ -51,7 +51,7 @@ def rate(value: float | None, low: float | None = None, high: float | None = Non
 
 def interval(low: float | None, high: float | None) -> str:
     """Both ends of an interval: "1,200 to 1,280"."""
-    return UNKNOWN if low is None or high is None else f"{number(low)} to {number(high)}"
+    return UNKNOWN if low is None or high is None or not math.isfinite(high) else f"{number(low)} to {number(high)}"
 
 
 def seconds(value: float | None) -> str:

@@ -290,7 +290,7 @@ def hover_lines(trial: Any) -> tuple[str, ...]:
     estimate = trial.estimate
     if estimate is not None:
         low, high = estimate.low, estimate.high
-        ends = f" (95 %: {formatting.interval(low, high)})" if low is not None and high is not None else ""
+        ends = f" (95 %: {formatting.interval(low, high)})" if trial.samples_per_second_high is not None else ""
         lines.append(formatting.rate(estimate.samples_per_second, low, high) + ends)
     if trial.peak_pss_bytes is not None:
         lines.append(f"{format_bytes(trial.peak_pss_bytes)} peak memory, shared pages once")
@@ -307,8 +307,8 @@ def _point(key: int, trial: Any) -> Point:
         trial.status,
         trial.reason,
         estimate.samples_per_second if estimate else None,
-        estimate.low if estimate else None,
-        estimate.high if estimate else None,
+        trial.samples_per_second_low,
+        trial.samples_per_second_high,
         trial.peak_pss_bytes,
         trial.first_batch_seconds,
         trial.epoch_edge_seconds,

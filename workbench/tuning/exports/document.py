@@ -51,7 +51,10 @@ def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
     if trial is not None and trial.estimate is not None:
         measured = {
             "samples_per_second": _short(trial.estimate.samples_per_second),
-            "samples_per_second_95_percent": [_short(trial.estimate.low), _short(trial.estimate.high)],
+            "samples_per_second_95_percent": [
+                _short(trial.samples_per_second_low),
+                _short(trial.samples_per_second_high),
+            ],
             "starts": trial.estimate.starts,
             "peak_pss_bytes": trial.peak_pss_bytes,
             "first_batch_seconds": _short(trial.first_batch_seconds),
