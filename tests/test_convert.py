@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from workbench.errors import ConversionError, LayoutError
-from workbench.layouts import KEY, advise_shards, convert, open_dataset, resize_images, tokenise
+from workbench.layouts import KEY, advise_shards, convert, open_dataset, prepare_layouts, resize_images, tokenise
 from workbench.layouts.plan import cut
 
 ROOT = Path(__file__).parents[1]
@@ -490,6 +490,20 @@ def test_cut_is_even_and_loses_nothing():
         assert all(a < b for a, b in borders) and all(p[1] == n[0] for p, n in pairwise(borders))
     assert cut(np.full(100, 7), 4) == [(0, 25), (25, 50), (50, 75), (75, 100)]
     assert cut(np.empty(0, np.int64), 3) == []
+
+
+def test_the_same_samples_in_several_layouts_with_their_cost(folder, tmp_path):
+    first = prepare_layouts(folder, tmp_path / "all", ("tar", "parquet"), processes=1)
+    again = prepare_layouts(folder, tmp_path / "all", ("tar", "parquet"), processes=1)
+    assert first == again and [one.layout for one in first] == ["tar", "parquet"]
+    assert all(one.convert_seconds > 0 and one.samples == 60 for one in first)
+    assert contents(tmp_path / "all" / "tar") == contents(tmp_path / "all" / "parquet") == contents(folder)
+    other = prepare_layouts(
+        folder, tmp_path / "all", ("parquet",), options={"parquet": {"row_group_rows": 5}}, overwrite=True, processes=1
+    )
+    assert other[0].digest != first[1].digest and open_dataset(other[0].path).open_shard(0).group_rows == [5] * 12
+    with pytest.raises(LayoutError, match="zip"):
+        prepare_layouts(folder, tmp_path / "all", ("tar", "zip"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch.utils.data import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.errors import LayoutError
@@ -370,6 +371,41 @@ def test_advice_tells_large_row_groups_from_small(tmp_path):
     assert 0.4e6 < small.bytes_per_sample < 0.5e6 and 40e6 < large.bytes_per_sample < 42e6
     assert "10,000 rows" in large.text and "access='random'" in large.text
     assert advise_row_groups(open_dataset(tmp_path / "10000"), "sequential").fits
+
+
+@pytest.mark.parametrize("access", ["in order", "by index"])
+def test_a_reader_holds_less_than_three_row_groups(tmp_path, access):
+    """Sketch S10, the last sentence; Arrow counts the peak of its own pool."""
+    import pyarrow
+
+    for shard in range(3):
+        samples = [{KEY: f"{n}", "blob": bytes([n % 256]) * 4096} for n in range(2000)]
+        LAYOUTS["parquet"].write_shard(tmp_path, f"s{shard}", samples, ParquetOptions(row_group_rows=1000))
+    default = pyarrow.default_memory_pool()
+    pool = pyarrow.proxy_memory_pool(default)
+    pyarrow.set_memory_pool(pool)
+    try:
+        reader = open_dataset(tmp_path)
+        if access == "in order":
+            assert sum(1 for k in range(3) for _ in reader.read_shard(k)) == 6000
+        else:
+            assert all(reader.sample(n)["blob"][0] == n % 2000 % 256 for n in range(5, 6000, 400))
+        assert 4096 < pool.max_memory() < 3 * 1000 * 4200
+    finally:
+        pyarrow.set_memory_pool(default)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_and_workers_share_a_data_set(tmp_path, world_size):
+    samples = write_variant(tmp_path, "tar")
+    seen = []
+    for rank in range(world_size):
+        sampler = DistributedSampler(open_dataset(tmp_path), world_size, rank, shuffle=True, drop_last=False)
+        loader = StatefulDataLoader(
+            open_dataset(tmp_path), batch_size=2, num_workers=2, sampler=sampler, collate_fn=first_field
+        )
+        seen += [n for batch in loader for n in batch]
+    assert set(seen) == set(range(len(samples))) and len(seen) == -(-14 // world_size) * world_size
 
 
 def test_row_groups_close_at_their_target(tmp_path):

@@ -1,5 +1,6 @@
 """Fix the file format: layouts, and conversion from any to any."""
 
+from workbench.layouts.comparison import PreparedLayout, prepare_layouts
 from workbench.layouts.conversion import convert
 from workbench.layouts.conversion_run import Conversion, Progress
 from workbench.layouts.manifest import Manifest, read_manifest, write_manifest
@@ -16,6 +17,7 @@ __all__ = [
     "FileEntry",
     "Manifest",
     "ParquetOptions",
+    "PreparedLayout",
     "Progress",
     "RowGroupAdvice",
     "Sample",
@@ -27,6 +29,7 @@ __all__ = [
     "advise_shards",
     "convert",
     "open_dataset",
+    "prepare_layouts",
     "read_manifest",
     "resize_images",
     "tokenise",

@@ -15,7 +15,7 @@ from workbench.errors import LayoutError
 from workbench.layouts.protocol import KEY, Sample
 
 FieldFacts = dict[str, Any]
-"""What the manifest says of one suffix: ``field`` (None: a record of many), ``kind``; of arrays ``dtype``, ``shape``."""
+"""What the manifest says of a suffix: ``field`` (None: a record of many), ``kind``; of arrays ``dtype``, ``shape``."""
 
 MOST_APART = 3
 PACKED_SUFFIX = "fields.json"

@@ -192,7 +192,10 @@ def member(job_path: str) -> None:
     threading.Thread(target=_watch_parent, args=(given,), daemon=True).start()
 
     def report(event: dict[str, Any]) -> None:
-        reports.write(json.dumps(event) + "\n")
+        try:
+            reports.write(json.dumps(event) + "\n")
+        except BrokenPipeError:
+            os._exit(0)
 
     job: Job | None = None
     while True:
