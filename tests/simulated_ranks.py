@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from workbench.streaming.running import Running
 from workbench.streaming.split import Seat
 from workbench.streaming.stream import ShardStream
 
@@ -15,7 +16,8 @@ class SimulatedWorker:
     """One worker: batches that it has made ahead, each with the state that goes with it."""
 
     def __init__(self, stream: ShardStream, seat: Seat, batch_size: int | None, drop_last: bool, state: Any) -> None:
-        self.stream = copy.deepcopy(stream)
+        self.stream = copy.copy(stream)  # as after a fork: an object of its own that shares the table of epochs
+        self.stream._running = Running()
         self.stream.seat = lambda: seat
         self.batch_size, self.drop_last = batch_size, drop_last
         if state is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 import os
 import pickle
 from collections import Counter, defaultdict
@@ -361,6 +362,23 @@ def test_snapshots_taken_seldom_lose_nothing():
         resumed = StreamLoader(sixty_by_four(), batch_size=7, num_workers=num_workers)
         resumed.load_state_dict(state)
         assert sorted(flat(before + ids_of(resumed))) == list(range(240))
+
+
+def test_processes_forked_from_one_do_not_share_epochs():
+    """Trials and ranks are forked from one process: what one of them iterated must not move another's epoch."""
+    stream = sixty_by_four()
+    stream.set_epoch(3)
+    loader = StreamLoader(stream, batch_size=24, num_workers=2)
+    context = multiprocessing.get_context("fork")
+    epochs = []
+    for _ in range(2):
+        answers = context.SimpleQueue()
+        child = context.Process(target=lambda queue=answers: queue.put([flat(ids_of(loader)) for _ in range(2)]))
+        child.start()
+        epochs.append(answers.get())
+        child.join()
+    assert epochs[0] == epochs[1] and epochs[0][0] != epochs[0][1]
+    assert epochs[0][0] == flat(ids_of(loader))
 
 
 def test_spawned_workers_share_the_epoch():

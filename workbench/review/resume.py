@@ -15,7 +15,7 @@ from workbench.loaders.shipping import ship
 from workbench.loaders.source import LoaderSource
 from workbench.review.resume_differences import Difference, compare, samples_in, stable_leaves
 from workbench.review.resume_process import Job
-from workbench.review.resume_runs import Run, run
+from workbench.review.resume_runs import Run, Runner
 
 FIRST_SEED, OTHER_SEED = 20_240_501, 7
 """A process that resumes is seeded differently: a state must carry whatever the order depends on."""
@@ -182,8 +182,9 @@ def resume_test(
     with tempfile.TemporaryDirectory(prefix="workbench-resume-") as folder:
         with open(Path(folder) / "loader.pickle", "wb") as file:
             ship(source, None, file)
-        bench = _Bench(Path(folder), batches, timeout_seconds, step_seconds, on_event or (lambda line: None))
-        return bench.report(source.name, list(dict.fromkeys(num_workers)), cut_points)
+        with Runner(Path(folder), timeout_seconds) as runner:
+            bench = _Bench(runner, batches, step_seconds, on_event or (lambda line: None))
+            return bench.report(source.name, list(dict.fromkeys(num_workers)), cut_points)
 
 
 class _Bench:
@@ -191,15 +192,13 @@ class _Bench:
 
     def __init__(
         self,
-        folder: Path,
+        runner: Runner,
         batches: int,
-        timeout_seconds: float,
         step_seconds: float | None,
         on_event: Callable[[str], None],
     ) -> None:
-        self.folder, self.batches, self.timeout_seconds = folder, batches, timeout_seconds
+        self.runner, self.batches = runner, batches
         self.step_seconds, self.on_event = step_seconds, on_event
-        self.runs = 0
         self.leaves: tuple[str, ...] = ()
 
     def report(self, name: str, num_workers: list[int], cut_points: Sequence[int] | None) -> ResumeReport:
@@ -246,10 +245,9 @@ class _Bench:
 
     def run(self, job: Job, doing: str = "") -> Run:
         """One process."""
-        self.runs += 1
         source = "resumed" if job.state else job.kind
-        self.on_event(f"{self.runs}: {source}, {job.num_workers} workers {doing}".rstrip())
-        return run(job, self.folder / str(self.runs), self.timeout_seconds)
+        self.on_event(f"{self.runner.jobs + 1}: {source}, {job.num_workers} workers {doing}".rstrip())
+        return self.runner.run(job)
 
     def resumed(self, whole: Run, killed: Run, before: int, after: int, cut: int) -> ResumeCase:
         """Go on from the state at ``cut`` to the end, and compare."""
@@ -302,8 +300,8 @@ class _Bench:
         )
 
     def left(self, whole: Run, done: int) -> int:
-        """Batches that a resumed run may take: one more than are left of an epoch, to see what comes too often."""
-        return len(whole.batches) - done + self.ended(whole)
+        """Batches that a resumed run may take: all that come where an epoch ends, so that repeats are seen."""
+        return len(whole.batches) + 1 if self.ended(whole) else len(whole.batches) - done
 
     def ended(self, whole: Run) -> bool:
         """Whether the uninterrupted run reached the end of an epoch."""

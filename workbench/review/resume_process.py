@@ -1,4 +1,8 @@
-"""Inside a process of a resume test: iterate the user's loader, save states on the way, and wait to be killed."""
+"""Inside a resume test's processes: iterate the user's loader, save states on the way, and wait to be killed.
+
+One process imports what all need and forks another for each job; the loader is unpacked in the latter, so that no job
+sees what another has left in memory.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import json
 import os
 import pickle
 import random
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -24,8 +29,6 @@ from workbench.loaders.shipping import load
 from workbench.measure.digests import sample_digests
 from workbench.measure.processes import die_with_parent
 
-EVENTS_FD = int(sys.argv[2]) if __name__ == "__main__" else -1
-"""Where events go: not stdout, which belongs to the user's loader."""
 FOREVER = 10**9
 """A snapshot interval that no run reaches."""
 _COST_BATCHES = 100
@@ -56,21 +59,38 @@ class Job:
     wait: bool = False
 
 
-def main(folder: Path) -> None:
-    """Do the job that lies in ``folder``; say what happened, one JSON object a line."""
+def serve() -> None:
+    """Fork a process for the job in each folder that is named on stdin, a line each; end with stdin."""
     die_with_parent(os.getppid())
-    with open(folder / "job.pickle", "rb") as file:
-        job: Job = pickle.load(file)
-    try:
-        with open(folder.parent / "loader.pickle", "rb") as file:
-            source, _ = load(file)
-        random.seed(job.seed)
-        np.random.seed(job.seed % 2**32)
-        torch.manual_seed(job.seed)
-        loader = source.build(LoaderSettings(num_workers=job.num_workers))
-        KINDS[job.kind](loader, job, folder)
-    except Exception as error:  # whatever the user's loader raises is the answer
-        say(event="failed", error=type(error).__name__, text=str(error)[-4_000:], deliberate=_is_deliberate(error))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # jobs that ended leave no zombie
+    for line in sys.stdin:
+        if os.fork() == 0:
+            do(Path(line.strip()))
+            os._exit(0)
+
+
+def do(folder: Path) -> None:
+    """Do the job that lies in ``folder``; say what happens in ``folder/events``, one JSON object a line."""
+    parent = os.getppid()
+    os.setsid()
+    die_with_parent(parent)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _redirect(folder / "stderr")
+    with open(folder / "events", "w", buffering=1) as events:
+        _events.append(events)
+        say(event="started", pid=os.getpid())
+        try:
+            job: Job = _read(folder / "job.pickle")
+            with open(folder.parent / "loader.pickle", "rb") as file:
+                source, _ = load(file)
+            random.seed(job.seed)
+            np.random.seed(job.seed % 2**32)
+            torch.manual_seed(job.seed)
+            loader = source.build(LoaderSettings(num_workers=job.num_workers))
+            KINDS[job.kind](loader, job, folder)
+        except Exception as error:  # whatever the user's loader raises is the answer
+            deliberate = _is_deliberate(error)
+            say(event="failed", error=type(error).__name__, text=str(error)[-4_000:], deliberate=deliberate)
 
 
 def run(loader: Any, job: Job, folder: Path) -> None:
@@ -146,7 +166,18 @@ KINDS: dict[str, Callable[[Any, Job, Path], None]] = {"run": run, "late": late, 
 
 def say(**event: Any) -> None:
     """Tell the process that watches."""
-    os.write(EVENTS_FD, (json.dumps(event) + "\n").encode())
+    _events[-1].write(json.dumps(event) + "\n")
+
+
+_events: list[IO[str]] = []
+
+
+def _redirect(path: Path) -> None:
+    """The user's prints go nowhere, and what comes on stderr into a file."""
+    with open(os.devnull, "r+b") as nothing, open(path, "wb") as errors:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(errors.fileno(), 2)
 
 
 def _step_seconds(loader: Any) -> float:
@@ -193,4 +224,6 @@ def _is_deliberate(error: Exception) -> bool:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from workbench.review import resume_process  # under its own name, which pickled jobs refer to
+
+    resume_process.serve()

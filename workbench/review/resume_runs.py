@@ -1,7 +1,8 @@
-"""Processes of a resume test: start one, watch it, kill it with SIGKILL at a cut, read what it left."""
+"""Processes of a resume test: start one, watch it, kill it with SIGKILL at a cut, and read what it left."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -61,45 +62,59 @@ class Run:
         return None
 
 
-def run(job: Job, folder: Path, timeout_seconds: float) -> Run:
-    """Run one job in a process of its own; a job that waits is killed with SIGKILL once its last state is saved.
+class Runner:
+    """Runs jobs one after the other, each in a process of its own; a context manager.
 
     Args:
-        job: What it does; the loader lies shipped in ``folder.parent``.
-        folder: A new folder for what it leaves.
-        timeout_seconds: Longest silence.
+        folder: Where the shipped loader lies, as ``loader.pickle``; every job gets a folder in it.
+        timeout_seconds: Longest silence of a job.
     """
-    folder.mkdir()
-    with open(folder / "job.pickle", "wb") as file:
-        pickle.dump(job, file)
-    reading, writing = os.pipe()
-    with open(folder / "stderr", "wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "workbench.review.resume_process", str(folder), str(writing)],
+
+    def __init__(self, folder: Path, timeout_seconds: float) -> None:
+        self.folder, self.timeout_seconds = folder, timeout_seconds
+        self.jobs = 0
+        self._errors = open(folder / "stderr", "wb")
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "workbench.review.resume_process"],
+            stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(writing,),
+            stderr=self._errors,
             start_new_session=True,
         )
-    os.close(writing)
-    lines: queue.Queue[str | None] = queue.Queue()
-    pump = threading.Thread(target=_pump, args=(reading, lines), daemon=True)
-    pump.start()
-    events: list[dict[str, Any]] = []
-    timed_out = False
-    try:
-        timed_out = _watch(job, lines, events, timeout_seconds)
-    finally:
-        _kill(process)
-    pump.join(timeout=5)
-    return Run(
-        folder,
-        tuple(_batches(folder / "batches.pickle")),
-        tuple(events),
-        timed_out,
-        (folder / "stderr").read_text(errors="replace")[-2_000:],
-    )
+
+    def run(self, job: Job) -> Run:
+        """Do one job; one that waits is killed with SIGKILL, workers included, once its last state is saved."""
+        self.jobs += 1
+        folder = self.folder / str(self.jobs)
+        folder.mkdir()
+        (folder / "job.pickle").write_bytes(pickle.dumps(job))
+        os.mkfifo(folder / "events")
+        lines: queue.Queue[str | None] = queue.Queue()
+        pump = threading.Thread(target=_pump, args=(folder / "events", lines), daemon=True)
+        pump.start()
+        events: list[dict[str, Any]] = []
+        try:
+            self._server.stdin.write(f"{folder}\n".encode())
+            self._server.stdin.flush()
+            timed_out = _watch(job, lines, events, self.timeout_seconds)
+        except BrokenPipeError:
+            timed_out = False
+        finally:
+            _kill(events)
+            _let_go(folder / "events")
+            pump.join(timeout=5)
+        errors = folder / "stderr" if (folder / "stderr").exists() else self.folder / "stderr"
+        stderr = errors.read_text(errors="replace")[-2_000:]
+        return Run(folder, tuple(_batches(folder / "batches.pickle")), tuple(events), timed_out, stderr)
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.kill()
+        self._server.wait()
+        self._server.stdin.close()
+        self._errors.close()
 
 
 def _watch(job: Job, lines: queue.Queue[str | None], events: list[dict[str, Any]], timeout_seconds: float) -> bool:
@@ -120,17 +135,22 @@ def _watch(job: Job, lines: queue.Queue[str | None], events: list[dict[str, Any]
             return False
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(events: list[dict[str, Any]]) -> None:
     """SIGKILL for the process and all its workers, as an outage or a preemption ends them."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
+    started = next((event for event in events if event["event"] == "started"), None)
+    if started is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started["pid"], signal.SIGKILL)
 
 
-def _pump(reading: int, lines: queue.Queue[str | None]) -> None:
-    with open(reading, encoding="utf-8", errors="replace") as events:
+def _let_go(fifo: Path) -> None:
+    """Give a reader that still waits for a writer its end of file."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+
+
+def _pump(fifo: Path, lines: queue.Queue[str | None]) -> None:
+    with open(fifo, encoding="utf-8", errors="replace") as events:
         for line in events:
             if line.endswith("\n"):  # the kill may cut off the last one
                 lines.put(line)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from multiprocessing.context import get_spawning_popen
+from typing import Any
 
 import torch
+from torch.utils.data import get_worker_info
 
 from workbench.errors import SettingsError
 
 MOST_WORKERS = 127
 RANKS_A_HOST = 32
-_COMMAND, _EPOCH = 0, 2  # columns of the first row of a rank: number of the command, epoch it asked for
-_SEEN, _WORKERS, _BEGUN = 0, 1, 3  # columns of a worker's row, beside _EPOCH
+_OWNER, _COMMAND, _EPOCH, _WORKERS, _BEGUN = range(5)
+"""Columns of a row: the training process it is of, the number of the command that it knows, the epoch, the number of
+workers of that pass, and whether the pass was begun. The first row of a rank holds the command itself."""
 
 
 class Passes:
@@ -23,27 +28,29 @@ class Passes:
 
     * after ``ask(epoch)`` the next pass is ``epoch``;
     * otherwise each pass that was begun is followed by the next epoch, whether it was finished or abandoned;
-    * under another number of workers than the last pass had, the epoch asked for last counts again.
+    * in another training process, or with another number of workers than in the last pass, the epoch asked for last
+      counts again.
 
-    Up to 32 ranks of one host may share a table (ranks that were forked from one process do).
+    Processes that are forked from one (ranks, trials) may share a table; rows of other processes count for nothing.
+    Up to 32 ranks may do so at a time.
     """
 
     def __init__(self, epoch: int = 0) -> None:
-        self._table = torch.zeros(RANKS_A_HOST, MOST_WORKERS + 1, 4, dtype=torch.int64).share_memory_()
-        self._table[:, 0, _COMMAND] = 1
-        self._table[:, 0, _EPOCH] = epoch
+        self._epoch = epoch
+        self._table = torch.zeros(RANKS_A_HOST, MOST_WORKERS + 1, 5, dtype=torch.int64).share_memory_()
 
     def ask(self, rank: int, epoch: int) -> None:
         """Let the next pass of ``rank`` be ``epoch``; called in the training process."""
-        row = self._row(rank, None)
-        row[_EPOCH] = epoch
-        row[_COMMAND] += 1
+        self._epoch = epoch
+        command = self._asked(rank)[0] + 1
+        self._row(rank, None)[:] = torch.tensor([_training_process(), command, epoch, 0, 0])
 
     def begin(self, rank: int, worker: int, num_workers: int) -> int:
         """The epoch of the pass that begins now in this worker."""
-        asked, row = self._row(rank, None), self._row(rank, worker)
-        same = bool(row[_SEEN] == asked[_COMMAND]) and bool(row[_WORKERS] == num_workers)
-        epoch = int(row[_EPOCH] + row[_BEGUN]) if same else int(asked[_EPOCH])
+        command, epoch = self._asked(rank)
+        owner, seen, last, workers, begun = self._row(rank, worker).tolist()
+        if (owner, seen, workers) == (_training_process(), command, num_workers):
+            epoch = last + begun
         self._write(rank, worker, num_workers, epoch, begun=num_workers > 0)
         return epoch
 
@@ -58,28 +65,36 @@ class Passes:
 
     def last(self, rank: int) -> int:
         """The epoch asked for or begun last, as far as the first worker knows."""
-        asked, row = self._row(rank, None), self._row(rank, 0)
-        return int(row[_EPOCH] if row[_SEEN] == asked[_COMMAND] else asked[_EPOCH])
+        command, epoch = self._asked(rank)
+        owner, seen, last, _, _ = self._row(rank, 0).tolist()
+        return last if (owner, seen) == (_training_process(), command) else epoch
+
+    def _asked(self, rank: int) -> tuple[int, int]:
+        """Number of the last command to this training process, and the epoch asked for."""
+        owner, command, epoch, _, _ = self._row(rank, None).tolist()
+        return (command, epoch) if owner == _training_process() else (0, self._epoch)
 
     def _write(self, rank: int, worker: int, num_workers: int, epoch: int, *, begun: bool) -> None:
-        command = int(self._row(rank, None)[_COMMAND])
-        self._row(rank, worker)[:] = torch.tensor([command, num_workers, epoch, int(begun)])
+        command = self._asked(rank)[0]
+        row = torch.tensor([_training_process(), command, epoch, num_workers, int(begun)])
+        self._row(rank, worker)[:] = row
 
     def _row(self, rank: int, worker: int | None) -> torch.Tensor:
         if worker is not None and worker >= MOST_WORKERS:
             raise SettingsError(f"num_workers above {MOST_WORKERS} cannot agree on an epoch: use fewer workers.")
         return self._table[rank % RANKS_A_HOST, 0 if worker is None else worker + 1]
 
-    def __getstate__(self) -> dict[str, object]:
-        if get_spawning_popen() is not None:
-            return {"table": self._table}
-        asked, first = self._table[:, 0], self._table[:, 1]
-        begun = first[:, _SEEN] == asked[:, _COMMAND]
-        return {"epochs": torch.where(begun, first[:, _EPOCH], asked[:, _EPOCH]).tolist()}
+    def __getstate__(self) -> dict[str, Any]:
+        if get_spawning_popen() is not None:  # a worker that is being spawned shares the table
+            return {"table": self._table, "epoch": self._epoch}
+        return {"epoch": self._epoch}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        if "table" in state:
-            self._table = state["table"]
-        else:
-            self.__init__()
-            self._table[:, 0, _EPOCH] = torch.tensor(state["epochs"])
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["epoch"])
+        self._table = state.get("table", self._table)
+
+
+def _training_process() -> int:
+    """The process that iterates the loader: this one, or the one that started this worker."""
+    parent = multiprocessing.parent_process() if get_worker_info() is not None else None
+    return os.getpid() if parent is None else parent.pid
