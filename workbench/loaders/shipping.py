@@ -220,6 +220,8 @@ def _adopt(environment: dict[str, Any]) -> None:
 def _cannot_ship(source: Any, step: Callable | None, error: Exception) -> SourceError:
     found = culprit(source, "", why_not_by_value) or culprit(step, "step", why_not_by_value)
     path, _, reason = found or ("the loader", None, f"{type(error).__name__}: {error}")
+    if path.startswith("'"):
+        path = source.name + path
     return SourceError(
         f"{path} cannot be sent to a trial process ({reason}); open or create it in __getitem__, __iter__ or "
         "worker_init_fn, or hand over a function that builds the loader"
@@ -296,7 +298,8 @@ def _modules_only_here() -> list[types.ModuleType]:
             continue
         if name.partition(".")[0] in sys.stdlib_module_names or (file and file.startswith(installed)):
             continue
-        if file is None and "." in name:
+        package = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None) or ""
+        if package.startswith(installed) or (file is None and "." in name):
             continue  # made by its package when that is imported
         if not _found_again(name, file):
             only_here.append(module)

@@ -190,7 +190,8 @@ def _state(obj: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(state, dict):
             yield from ((f".{k.removeprefix('_target')}".rstrip("."), v) for k, v in state.items())
             return
-    yield from ((f".{name}", value) for name, value in getattr(obj, "__dict__", {}).items())
+    for name, value in getattr(obj, "__dict__", {}).items():
+        yield ("" if name == "user_dataset" else f".{name}"), value  # what batches on the worker is not the user's
     for cls in type(obj).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else slots:
