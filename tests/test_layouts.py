@@ -373,6 +373,10 @@ def test_advice_tells_large_row_groups_from_small(tmp_path):
     assert advise_row_groups(open_dataset(tmp_path / "10000"), "sequential").fits
 
 
+KEPT_POOLS: list = []
+"""Arrow frees a table through the pool that it came from, so a pool must outlive the test."""
+
+
 @pytest.mark.parametrize("access", ["in order", "by index"])
 def test_a_reader_holds_less_than_three_row_groups(tmp_path, access):
     """Sketch S10, the last sentence; Arrow counts the peak of its own pool."""
@@ -383,6 +387,7 @@ def test_a_reader_holds_less_than_three_row_groups(tmp_path, access):
         LAYOUTS["parquet"].write_shard(tmp_path, f"s{shard}", samples, ParquetOptions(row_group_rows=1000))
     default = pyarrow.default_memory_pool()
     pool = pyarrow.proxy_memory_pool(default)
+    KEPT_POOLS.append(pool)
     pyarrow.set_memory_pool(pool)
     try:
         reader = open_dataset(tmp_path)
