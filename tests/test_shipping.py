@@ -271,3 +271,14 @@ def test_installing_changes_processes_and_not_queues(monkeypatch):
     assert cloudpickle.loads(file.getvalue())() == 7
     with pytest.raises(Exception, match="pickle"):
         multiprocessing.reduction.ForkingPickler.dumps(lambda: 7)
+
+
+def test_a_name_that_the_trials_own_main_module_has_becomes_the_users_and_breaks_nothing(monkeypatch):
+    own = type(sys)("__main__")
+    exec("def run():\n    return Probe\nProbe = 'its own'", vars(own))
+    monkeypatch.setitem(sys.modules, "__main__", own)
+    monkeypatch.setattr(shipping, "_published", set())
+    for value in ("the user's", "the user's, defined again"):
+        assert shipping.publish(7, [("__main__", "Probe", value), ("__main__", "New", 1)]) == 7
+        assert sys.modules["__main__"].Probe == value and sys.modules["__main__"].New == 1
+    assert own.run() == "its own" and sys.modules["__main__"].run is own.run

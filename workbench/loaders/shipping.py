@@ -163,7 +163,7 @@ class _Met:
 
 
 def publish(obj: Any, names: list[tuple[str, str, Any]]) -> Any:
-    """Make names importable in this process, where their module lacks them, and return `obj`.
+    """Make names importable in this process, and return `obj`.
 
     Args:
         obj: Passed through.
@@ -175,13 +175,26 @@ def publish(obj: Any, names: list[tuple[str, str, Any]]) -> Any:
         if module is None:
             module = sys.modules[module_name] = types.ModuleType(module_name)
             cloudpickle.register_pickle_by_value(module)
-        if not hasattr(module, name) or (module_name, name) in _published:
-            setattr(module, name, value)
-            _published.add((module_name, name))
+        if module_name == "__main__" and getattr(module, name, value) is not value and name not in _published:
+            module = _twin_of_main(module)
+        if module_name != "__main__" and hasattr(module, name):
+            continue
+        setattr(module, name, value)
+        _published.add(name)
     return obj
 
 
-_published: set[tuple[str, str]] = set()
+_published: set[str] = set()
+_replaced: list[types.ModuleType] = []  # their functions go on using their own globals
+
+
+def _twin_of_main(main: types.ModuleType) -> types.ModuleType:
+    """A copy of this process's `__main__` put in its place, so that a name can change without its code noticing."""
+    _replaced.append(main)
+    twin = types.ModuleType("__main__")
+    vars(twin).update(vars(main))
+    sys.modules["__main__"] = twin
+    return twin
 
 
 def _environment() -> dict[str, Any]:
