@@ -422,7 +422,7 @@ def test_full_disk_is_one_sentence(folder, tmp_path, layout, processes):
     told = run_script(tmp_path, FULL_DISK, folder, out, 20_000, layout, processes)
     assert told.stdout.startswith("No room to write") and len(told.stdout.splitlines()) == 1, told.stderr
     assert "Traceback" not in told.stderr
-    assert not out.exists() and not list((tmp_path / "out.partial").glob(".*.tmp"))
+    assert not out.exists() and not list((tmp_path / "out.partial").rglob("*.tmp"))
     assert run_script(tmp_path, FULL_DISK, folder, out, 10_000_000, layout, processes).stdout == ""
     assert contents(out) == contents(folder)
 

@@ -158,6 +158,8 @@ class ConversionRun:
             if not isinstance(error, Interrupted):
                 staging.discard()
             raise
+        finally:
+            staging.tidy()
         staging.keep_only(self._done)
         staging.publish(manifest)
         return manifest

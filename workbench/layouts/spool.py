@@ -13,6 +13,9 @@ from workbench.layouts.pieces import Piece, new_digest, room_error, sample_diges
 from workbench.layouts.protocol import KEY, Sample
 
 
+SPOOL_PREFIX = ".spool-"
+
+
 @dataclass(frozen=True)
 class EndOfPiece:
     """When a piece of a stream is full.
@@ -78,7 +81,7 @@ def _next_piece(
     notes: Path,
     ends: EndOfPiece,
 ) -> tuple[Piece, Sample | None]:
-    path = notes / f"spool-{number:05d}.pickle"
+    path = notes / f"{SPOOL_PREFIX}{number:05d}.pickle"
     digest, size, count = new_digest(), 0, 0
     sample: Sample | None = first
     try:

@@ -14,6 +14,7 @@ from workbench.layouts.manifest import MANIFEST_NAME, Manifest, read_manifest, w
 from workbench.layouts.pieces import Done
 from workbench.layouts.publishing import TEMPORARY_SUFFIX, publishing
 from workbench.layouts.registry import PARTIAL_SUFFIX
+from workbench.layouts.spool import SPOOL_PREFIX
 
 REPLACED_SUFFIX = ".replaced"
 _NOTES = ".conversion"
@@ -61,9 +62,14 @@ class Staging:
                 f"{self.root} was left by a conversion with another {' and '.join(changed) or 'source'}: "
                 "delete that folder, or pass overwrite=True to start anew."
             )
-        for stray in self.root.rglob(f".*{TEMPORARY_SUFFIX}"):
-            stray.unlink(missing_ok=True)
+        self.tidy()
         self._write(self.notes / "job.json", {"job": self._job, "description": description})
+
+    def tidy(self) -> None:
+        """Remove what a process that was stopped was just writing."""
+        for pattern in (f".*{TEMPORARY_SUFFIX}", f"{SPOOL_PREFIX}*"):
+            for stray in self.root.rglob(pattern):
+                stray.unlink(missing_ok=True)
 
     def done(self) -> dict[int, Done]:
         """Shards that an earlier run finished, by number; one whose files are not whole does not count."""
