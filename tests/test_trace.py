@@ -240,6 +240,21 @@ def test_the_call_inside_a_pageable_copy_is_transfer_and_not_sync(tmp_path):
     assert (report.bound, report.sync_wait_fraction) == ("transfer", 0.0)
 
 
+def test_a_blocking_copy_to_the_host_is_transfer_and_a_scalar_read_is_sync(tmp_path):
+    def large(t):
+        copy = event("Memcpy DtoH (Device -> Pageable)", t + 3, 4, (0, 7), "gpu_memcpy", device=0)
+        return [kernel(t + 0.5, 2.5), copy, event("cudaMemcpyAsync", t + 3, 4.01, cat="cuda_runtime"), kernel(t + 8, 1)]
+
+    def scalar(t):
+        tiny = [event("Memcpy DtoH (Device -> Pinned)", t + k + 0.7, 0.002, (0, 7), "gpu_memcpy") for k in range(9)]
+        calls = [event("cudaStreamSynchronize", t + k + 0.69, 0.02, cat="cuda_runtime") for k in range(9)]
+        return tiny + calls + [kernel(t + k + 0.2, 0.5) for k in range(9)]
+
+    assert read(tmp_path, device_steps(large)).bound == "transfer"
+    report = read(tmp_path, device_steps(scalar))
+    assert (report.bound, report.syncs_per_step) == ("sync", 9)
+
+
 def test_collectives_are_busy_but_not_compute(tmp_path):
     report = read(tmp_path, device_steps(lambda t: [kernel(t, 4), kernel(t + 4, 6, "ncclDevKernel_AllReduce")]))
     assert (report.device_idle_fraction, report.compute_fraction) == (0.0, pytest.approx(0.4))

@@ -41,7 +41,7 @@ def extent(events: TraceEvents) -> Spans:
 
 def busy(device: DeviceActivity) -> Spans:
     """When anything ran on the device, on any stream."""
-    columns = (device.kernels, device.collectives, device.uploads, device.other_copies, device.fills)
+    columns = (device.kernels, device.collectives, device.uploads, device.downloads, device.other_copies, device.fills)
     return Spans.join(c.union() for c in columns)
 
 
@@ -63,13 +63,12 @@ def device_shares(
         return DeviceShares()
     name = max(busy_by_device, key=lambda n: busy_by_device[n].length)
     device, whole = events.devices[name], window.length
-    kernels, collectives, uploads = (
-        c.union().within(window) for c in (device.kernels, device.collectives, device.uploads)
-    )
+    kernels, collectives = (c.union().within(window) for c in (device.kernels, device.collectives))
+    copies = Spans.join((device.uploads.union(), device.downloads.union())).within(window)
     gaps = busy_by_device[name].gaps(window)
     lengths = gaps.ends - gaps.starts
     working = Spans.join((kernels, collectives))
-    syncs = _blocking_syncs(events, thread, waits, window, uploads, working)
+    syncs = _blocking_syncs(events, thread, waits, window, copies, working)
     after_sync = _after_sync(gaps, syncs)
     long_gaps = lengths[lengths > BURST_GAP_SECONDS / MICRO]
     known = steps is not None
@@ -77,8 +76,8 @@ def device_shares(
         device_idle_fraction=gaps.length / whole,
         compute_fraction=kernels.length / whole,
         collective_fraction=collectives.length / whole,
-        copy_fraction=uploads.length / whole,
-        exposed_copy_fraction=(uploads.length - uploads.within(working).length) / whole,
+        copy_fraction=copies.length / whole,
+        exposed_copy_fraction=(copies.length - copies.within(working).length) / whole,
         pageable_fraction=_pageable(device),
         idle_in_loader_fraction=gaps.within(waits).length / whole if len(waits) else None,
         idle_after_sync_fraction=(after_sync.length - after_sync.within(waits).length) / whole if known else None,
@@ -90,17 +89,19 @@ def device_shares(
 
 
 def _blocking_syncs(
-    events: TraceEvents, thread: Thread | None, waits: Spans, window: Spans, uploads: Spans, working: Spans
+    events: TraceEvents, thread: Thread | None, waits: Spans, window: Spans, copies: Spans, working: Spans
 ) -> Spans:
-    """Synchronising calls of the stepping thread, outside the loader, that did not just wait for a copy to the device.
+    """Synchronising calls of the stepping thread, outside the loader, that did not just wait for a copy.
 
-    A copy from pageable memory synchronises by itself; it is told by the device copying more than computing meanwhile.
+    A copy from or to pageable memory synchronises by itself; it is told by the device copying for most of the call, and
+    longer than it computes. The few bytes that `.item()` copies do not make it one.
     """
     if thread not in events.syncs:
         return NOTHING
     calls = events.syncs[thread].union().within(window)
-    copying, computing = (s.lengths_in(calls.starts, calls.ends) for s in (uploads, working))
-    kept = (copying <= computing) & (waits.lengths_in(calls.starts, calls.ends) == 0)
+    copying, computing = (s.lengths_in(calls.starts, calls.ends) for s in (copies, working))
+    for_copy = (copying > computing) & (copying > 0.5 * (calls.ends - calls.starts))
+    kept = ~for_copy & (waits.lengths_in(calls.starts, calls.ends) == 0)
     return Spans(calls.starts[kept], calls.ends[kept])
 
 

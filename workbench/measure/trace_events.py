@@ -78,6 +78,7 @@ class DeviceActivity:
     kernels: SpanColumns = field(default_factory=SpanColumns)
     collectives: SpanColumns = field(default_factory=SpanColumns)
     uploads: SpanColumns = field(default_factory=SpanColumns)
+    downloads: SpanColumns = field(default_factory=SpanColumns)
     other_copies: SpanColumns = field(default_factory=SpanColumns)
     fills: SpanColumns = field(default_factory=SpanColumns)
     upload_bytes: Counter[str] = field(default_factory=Counter)  # by memory kind: "pageable", "pinned", "unknown"
@@ -273,6 +274,8 @@ def _keep_device_work(
         kind = next((kind for kind in ("pageable", "pinned") if kind in name.lower()), "unknown")
         device.upload_bytes[kind] += int(_number(arguments.get("bytes", 0)) or 0)
         device.upload_microseconds[kind] += end - start
+    elif "DtoH" in name or "DeviceToHost" in name:
+        device.downloads.add(start, end)
     else:
         device.other_copies.add(start, end)
 

@@ -29,9 +29,9 @@ class TraceReport:
         compute_fraction: Share in which it ran kernels other than collectives.
         idle_in_loader_fraction: Share in which it was idle while the stepping thread was in the loader.
         idle_after_sync_fraction: Share in which it was idle, outside the loader, after a synchronising call.
-        copy_fraction: Share in which it copied from the host.
+        copy_fraction: Share in which it copied between host and device.
         exposed_copy_fraction: The part of `copy_fraction` that no kernel overlapped.
-        pageable_fraction: Share of the copied bytes that came from pageable memory; None where the trace does not say.
+        pageable_fraction: Share of the bytes copied to the device that came from pageable memory; None where not told.
         collective_fraction: Share in which it ran collectives, waits for other ranks included.
         sync_wait_fraction: Share that the stepping thread spent in synchronising calls, loader excluded.
         syncs_per_step: Such calls a step.
@@ -100,10 +100,10 @@ def device_sentences(report: TraceReport) -> list[str]:
     if report.idle_in_loader_fraction is not None:
         found.append(f"it is idle {report.idle_in_loader_fraction:.1%} of the time while the loop waits for the loader")
     if report.copy_fraction:
-        text = f"copies from the host take {report.copy_fraction:.1%}, of which kernels do not overlap "
+        text = f"copies between host and device take {report.copy_fraction:.1%}, of which kernels do not overlap "
         text += f"{report.exposed_copy_fraction:.1%}"
         if report.pageable_fraction is not None:
-            text += f"; {report.pageable_fraction:.0%} of what is copied comes from pageable memory"
+            text += f"; {report.pageable_fraction:.0%} of what is copied to the device comes from pageable memory"
         found.append(text)
     if report.syncs_per_step:
         text = f"{report.syncs_per_step:.1f} synchronising calls a step"

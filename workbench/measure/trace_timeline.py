@@ -71,7 +71,7 @@ def timeline(path: str | os.PathLike[str], first: int = 0, steps: int = 4) -> Ti
         gaps = busy(device).gaps(window)
         long = gaps.ends - gaps.starts > BURST_GAP_SECONDS / MICRO
         lanes += [
-            ("copies", Spans.join((device.uploads.union(), device.other_copies.union()))),
+            ("copies", Spans.join(c.union() for c in (device.uploads, device.downloads, device.other_copies))),
             ("kernels", device.kernels.union()),
             ("collectives", device.collectives.union()),
             ("device idle", Spans(gaps.starts[long], gaps.ends[long])),
