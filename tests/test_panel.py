@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import html
 import json
 import re
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from typing import Any
 
@@ -539,14 +541,16 @@ def test_the_record_of_events_follows_a_sweep():
 
 
 def test_what_is_saved_is_complete_small_and_needs_nothing():
-    trials = tuple(made_up.trial(settings(w, p), 100.0 * w + p) for w in range(1, 31) for p in (2, 4, 8))
+    trials = [made_up.trial(settings(w, p), 100.0 * w + p) for w in range(1, 31) for p in (2, 4, 8)]
     bundle = saved.bundle(made_up.results(*trials))
     assert sum(len(part.encode()) for part in bundle.values()) < 50_000
-    assert bundle["text/html"].count("<svg") == 2 and "and 65 more" in bundle["text/html"]
-    assert "<script" not in bundle["text/html"] and "http://" not in bundle["text/html"].replace(
-        "http://www.w3.org/2000/svg", ""
-    )
+    pictures = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', bundle["text/html"])
+    assert all(ElementTree.fromstring(base64.b64decode(picture)) is not None for picture in pictures)
+    assert len(pictures) == 2 and "more, slower or without an answer" in bundle["text/html"]
+    assert "<script" not in bundle["text/html"] and "http" not in bundle["text/html"]
     assert bundle["text/plain"].startswith("Use ") and "samples/s" in bundle["text/plain"]
+    many = [made_up.broken(settings(w, p, batch_size=9), "failed", "x" * 250) for w in range(1, 31) for p in (2, 4, 8)]
+    assert sum(len(part.encode()) for part in saved.bundle(made_up.results(*trials, *many)).values()) < 50_000
     assert saved.BEFORE in saved.bundle(None)["text/plain"]
 
 

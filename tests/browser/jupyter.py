@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def voila(notebook: Path) -> Iterator[str]:
     port = _free_port()
     options = [str(notebook), "--no-browser", f"--port={port}", "--Voila.ip=127.0.0.1"]
     address = f"http://127.0.0.1:{port}"
-    with _served(["-m", "voila", *options], environment, notebook.parent, f"{address}/static/voila.js"):
+    with _served(["-m", "voila", *options], environment, notebook.parent, f"{address}/voila/static/"):
         yield address
 
 
@@ -165,6 +166,8 @@ def _wait_for(alive: str, process: subprocess.Popen[bytes], log: Any) -> None:
         try:
             with urllib.request.urlopen(alive, timeout=5):
                 return
+        except urllib.error.HTTPError:
+            return  # it answers
         except OSError:
             time.sleep(0.2)
     log.seek(0)

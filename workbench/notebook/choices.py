@@ -109,9 +109,10 @@ class KnobRow:
 
     def _typing_field(self) -> W.Text:
         field = W.Text(
-            placeholder="add …",
+            description="add",
             continuous_update=False,
-            layout=W.Layout(width="76px", margin="0"),
+            style={"description_width": "auto"},
+            layout=W.Layout(width="104px", margin="0"),
             tooltip=f"another value of {self.name}",
         )
         field.add_class("wb-add")

@@ -127,6 +127,7 @@ def layout(theme: Theme, title: str, subtitle: str = "", **more: Any) -> dict[st
         },
         "hoverlabel": {"align": "left", "font": {"family": FONT, "size": FONT_SIZE - 1}},
         "hovermode": "closest",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": theme.muted, "activecolor": theme.text},
         "uirevision": "kept",
         **more,
     }

@@ -32,6 +32,7 @@ from workbench.tuning.sweep import Sweep
 
 SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
 SECONDS_BESIDE_MEASURING = 1.5  # start, warm-up and end of one start, until this loader has shown its own
+STANDS_FOR_PANEL = "Loader Workbench panel: it needs a running kernel; what its last sweep found is kept below."
 MOVED = "This panel went on in a cell that was run later."
 
 REPLACED = "The sweep of an earlier definition of this loader was stopped."
@@ -94,6 +95,7 @@ class TuningPanel:
         self._fixed = {"samples_per_batch": samples_per_batch, "measure_seconds": measure_seconds}
         self._fresh_seen = -1
         self._saved: Any = None
+        self._drawing = threading.RLock()
         self._pump = Pump(self._show, self._pump_failed)
         self._build(space, strategy, budget_seconds, memory_limit)
         self._take_the_place_of_others()
@@ -192,7 +194,7 @@ class TuningPanel:
         toolbar = W.Box([self.steering.widget, self._size], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
         toolbar.add_class("wb-toolbar")
         self.setting = Fold("What to try", setting, opened=True)
-        self.widget = W.VBox(
+        self.widget = _Frame(
             [
                 W.HTML(self._heading()),
                 toolbar,
@@ -255,7 +257,7 @@ class TuningPanel:
     def _retire(self) -> None:
         if self.sweep is not None and self._pump.put in self.sweep.on_event:
             self.sweep.on_event.remove(self._pump.put)
-        self._pump.begin(Watched())
+        self._pump.end()
         self.gallery.close()
         self.widget.children = (W.HTML(f'<p class="wb-note">{MOVED}</p>'),)
 
@@ -282,7 +284,11 @@ class TuningPanel:
         sweep.on_event.append(self._pump.put)
 
     def _show(self, watched: Watched) -> None:
-        """Called by the pump's thread, the only one that writes these widgets while a sweep runs."""
+        """Called by the pump's thread, the only one that writes these widgets while nobody chooses a trial."""
+        with self._drawing:
+            self._draw(watched)
+
+    def _draw(self, watched: Watched) -> None:
         self.steering.show(watched.state)
         if watched.fresh != self._fresh_seen:
             self._fresh_seen = watched.fresh
@@ -339,11 +345,13 @@ class TuningPanel:
         return f'<p class="wb-size"><b>{size}</b>{yours}; at most about {formatting.seconds(seconds)}{cut}.</p>'
 
     def _point_clicked(self, key: int) -> None:
-        self.inspector.choose(key)
+        with self._drawing:
+            self.inspector.choose(key)
 
     def _trial_chosen(self, key: int | None) -> None:
-        self.gallery.show(self.results, None, key)
-        self.exporting.show(self.results)
+        with self._drawing:
+            self.gallery.show(self.results, None, key)
+            self.exporting.show(self.results)
 
     # -- showing --
 
@@ -355,6 +363,13 @@ class TuningPanel:
         timer = threading.Timer(SECONDS_TO_APPEAR, lambda: self.gallery.settle(self.gallery.drawn))
         timer.daemon = True
         timer.start()
+
+
+class _Frame(W.VBox):
+    """A box that says what it is where only its text can be shown."""
+
+    def __repr__(self) -> str:
+        return STANDS_FOR_PANEL
 
 
 class _Name(str):

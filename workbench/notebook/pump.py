@@ -37,6 +37,10 @@ class Pump:
         self._thread = threading.Thread(target=self._work, name="workbench-panel", daemon=True)
         self._thread.start()
 
+    def end(self) -> None:
+        """Lets the thread end without showing anything more."""
+        self._thread = None
+
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Waits until the end of the sweep has been shown; says whether it has."""
         if self._thread is None:

@@ -105,7 +105,7 @@ def _trace(trace: Figure, x: Any, y: Any) -> list[str]:
     parts += _error_bars(trace, xs, y, ink)
     for index, (a, b) in enumerate(zip(xs, ys, strict=True)):
         size = _of(trace["marker"]["size"], index)
-        if size:
+        if size and "markers" in trace["mode"]:
             parts.append(_mark(_of(trace["marker"]["symbol"], index), a, b, size / 2, trace["marker"]["color"]))
         if "text" in trace["mode"] and trace["text"][index]:
             left = _of(trace["textposition"], index).endswith("left")
