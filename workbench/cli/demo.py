@@ -14,7 +14,7 @@ from workbench.tuning.results import Results
 
 LOADER = "sample:photos"
 BUDGET_SECONDS = 120.0  # the whole command is promised within 3 minutes on 2 cores
-INK_LIGHT, INK_DARK = "#1f2328", "#e6e9ec"
+INK_LIGHT, INK_DARK = "#1f2328", "#e6e9ec"  # a picture in a file of its own inherits none from its page
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -47,13 +47,22 @@ def demo(arguments: argparse.Namespace) -> int:
 
 def write_charts(results: Results, folder: Path) -> list[Path]:
     """Writes throughput against workers as `chart.html`, which needs no network, and as `chart.svg`."""
-    from workbench.notebook import charts, palette, still
+    from workbench.notebook import charts, palette
 
-    page, picture = folder / "chart.html", folder / "chart.svg"
-    chart = charts.throughput(results)
-    chart.write_html(page, include_plotlyjs=True, config=palette.CONFIG)
-    picture.write_text(_readable_on_any_page(still.svg(chart.to_plotly_json())), encoding="utf-8")
-    return [page, picture]
+    page, image = folder / "chart.html", folder / "chart.svg"
+    charts.throughput(results).write_html(page, include_plotlyjs=True, config=palette.CONFIG)
+    image.write_text(picture(results), encoding="utf-8")
+    return [page, image]
+
+
+def picture(results: Results) -> str:
+    """Throughput against workers as SVG for a file of its own, with ink for light and for dark pages."""
+    from workbench.notebook import charts, still
+
+    drawn = still.svg(charts.throughput(results).to_plotly_json())
+    ink = f"<style>:root{{color:{INK_LIGHT}}}@media(prefers-color-scheme:dark){{:root{{color:{INK_DARK}}}}}</style>"
+    head, end_of_tag, rest = drawn.partition(">")
+    return head + end_of_tag + ink + rest
 
 
 def _write_report_and_settings(results: Results, folder: Path) -> list[Path]:
@@ -66,13 +75,6 @@ def _write_report_and_settings(results: Results, folder: Path) -> list[Path]:
         export(results, settings)
         written.append(settings)
     return written
-
-
-def _readable_on_any_page(picture: str) -> str:
-    """The picture with its own ink for light and dark pages, since as an image it inherits none."""
-    ink = f"<style>:root{{color:{INK_LIGHT}}}@media(prefers-color-scheme:dark){{:root{{color:{INK_DARK}}}}}</style>"
-    head, end_of_tag, rest = picture.partition(">")
-    return head + end_of_tag + ink + rest
 
 
 def _print(results: Results, store: Path, written: list[Path]) -> None:
