@@ -82,6 +82,7 @@ class ShardStream(IterableDataset):
         self._consumed = Consumed(0, {})
         self._pending: Place | None = None
         self._place: Place | None = None
+        self._place_state: dict[str, Any] = {}
         self._taken = 0
         self._running = Running()
         self.identity = Identity(
@@ -96,6 +97,7 @@ class ShardStream(IterableDataset):
 
     def __iter__(self) -> Iterator[Any]:
         self._place = self._next_place()
+        self._place_state = self._place.as_dict(self.identity)
         self._taken = self._place.taken
         return self._running.begin(self._handed_out(self._place))
 
@@ -145,7 +147,7 @@ class ShardStream(IterableDataset):
         """The place after the last sample handed out, as plain values (about 0.5 kB)."""
         if self._place is None:
             return (self._pending or self._planned_place()).as_dict(self.identity)
-        return replace(self._place, taken=self._taken).as_dict(self.identity)
+        return {**self._place_state, "taken": self._taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on from ``state``.
