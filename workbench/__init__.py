@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from workbench.streaming.packed import PackedStream
     from workbench.streaming.stream import ShardStream
     from workbench.tuning.export import export, load_settings
+    from workbench.tuning.forecast import forecast
     from workbench.tuning.results import Results, load_results
     from workbench.tuning.space import SearchSpace
     from workbench.tuning.sweep import Sweep
@@ -43,6 +44,7 @@ _HOMES = {
     "WorkbenchError": "workbench.errors",
     "convert": "workbench.layouts.conversion",
     "export": "workbench.tuning.export",
+    "forecast": "workbench.tuning.forecast",
     "load_results": "workbench.tuning.results",
     "load_settings": "workbench.tuning.export",
     "make_manifest": "workbench.review.manifest",

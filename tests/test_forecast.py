@@ -1,0 +1,231 @@
+"""Loaders of known cost: what is predicted for settings nobody ran, what binds them, and what the words say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import workbench as wb
+from tests.scripted import probe_of, run_of
+from workbench import lab
+from workbench.errors import SettingsError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import Memory
+from workbench.tuning.forecast import Forecast, forecast
+from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
+from workbench.tuning.results import Results
+from workbench.tuning.trials import trials_of
+
+MB = 1_000_000
+
+
+def at(workers: int, prefetch: int | None = None, **knobs) -> LoaderSettings:
+    return LoaderSettings(num_workers=workers, prefetch_factor=prefetch, **knobs)
+
+
+def sweep(pipeline: lab.LabLoader, ran, cores: float = 2.0, *, options=None, error: float = 0.0, **found) -> Results:
+    """A sweep over a loader of known faults: each settings ran at its true rate, memory by the formula."""
+    runs = []
+    cpu = (pipeline.faults.decode_cpu_seconds + pipeline.faults.collate_cpu_seconds) * pipeline.batch_size
+    for number, one in enumerate(ran):
+        true = pipeline.truth(one.num_workers, prefetch_factor=one.prefetch_factor or 2, cores=cores)
+        value = true.samples_per_second * (1 + error * (-1) ** number)
+        megabytes = 200 + one.num_workers * 30 + (one.batches_in_flight + 2) * bool(one.num_workers)
+        runs.append(run_of(one, value, cpu_cores_used=max(0.01, cpu * value / pipeline.batch_size), **found))
+        runs[-1] = _with(runs[-1], pipeline.batch_size, megabytes * MB)
+    probe = probe_of(samples_per_batch=pipeline.batch_size, batch_bytes=MB)
+    return Results(
+        tuple(trials_of(runs, int(cores)).values()),
+        probe,
+        {"usable_cores": cores},
+        "made-up",
+        ending="finished",
+        options=options or {},
+    )
+
+
+def _with(run, batch: int, size: int):
+    import dataclasses
+
+    windows = tuple(dataclasses.replace(w, batches=w.samples // batch) for w in run.windows)
+    return dataclasses.replace(run, windows=windows, memory=Memory(peak_pss_bytes=size))
+
+
+DECODING = lab.loader(decode_cpu_seconds=0.002)
+WAITING = lab.loader(storage_seconds=0.004)
+NARROW = lab.loader(storage_seconds=0.002, storage_bytes=1000, storage_bytes_per_second=1_000_000)
+MIXED = lab.loader(decode_cpu_seconds=0.001, storage_seconds=0.003)
+
+
+# -- the model itself --
+
+
+def test_each_station_bounds_the_rate_and_the_smallest_binds():
+    costs = Costs(worker_seconds=0.04, cpu_seconds=0.02, cores=2, shared_seconds=0.005, step_seconds=0.008)
+
+    assert bounds(at(2), costs) == pytest.approx({"workers": 50, "cores": 100, "storage": 200, "step": 125})
+    assert rate(at(2), costs) == (pytest.approx(50), "workers")
+    assert rate(at(8), costs) == (pytest.approx(100), "cores")
+    assert rate(at(0), costs) is None
+
+
+def test_a_step_waits_for_loading_where_there_are_no_workers_and_overlaps_it_where_there_are():
+    costs = Costs(alone_seconds=0.03, worker_seconds=0.03, step_seconds=0.02)
+
+    assert rate(at(0), costs) == (pytest.approx(20), "alone")
+    assert rate(at(4), costs) == (pytest.approx(50), "step")
+
+
+def test_slow_batches_hold_up_ready_ones_and_a_deeper_queue_or_any_order_helps():
+    costs = Costs(worker_seconds=0.02, tail_share=0.05, tail_times=20.0, cores=8)
+    free = 4 / 0.02
+
+    shallow, deep = (rate(at(4, depth), costs)[0] for depth in (1, 8))
+
+    assert rate(at(4, 1), costs)[1] == "order"
+    assert shallow < 0.85 * deep <= 0.85 * free * 1.1
+    assert rate(at(4, 1, in_order=False), costs) == (pytest.approx(free), "workers")
+
+
+def test_memory_is_base_plus_workers_times_own_and_prefetched_batches():
+    costs = Costs(base_bytes=200.0 * MB, worker_bytes=30.0 * MB, batch_bytes=5 * MB)
+
+    assert memory_bytes(at(0), costs) == 200 * MB
+    assert memory_bytes(at(4, 2), costs) == 200 * MB + 4 * 30 * MB + (8 + 2) * 5 * MB
+    assert memory_bytes(at(4), Costs()) is None
+    assert memory_bytes(at(4), Costs(base_bytes=200.0 * MB)) is None
+
+
+def test_every_bound_has_words_for_itself_and_for_what_helps():
+    assert set(BOUND_WORDS) == set(NEXT_WORDS)
+
+
+# -- predictions from few trials --
+
+
+@pytest.mark.parametrize("cores", [2.0, 4.0, 16.0])
+@pytest.mark.parametrize("pipeline", [DECODING, WAITING, MIXED], ids=["decoding", "waiting", "mixed"])
+def test_none_one_and_two_workers_tell_of_eight(pipeline, cores):
+    found = forecast(sweep(pipeline, [at(0), at(1), at(2)], cores), settings=[at(4), at(8)])
+
+    for workers in (4, 8):
+        true = pipeline.truth(workers, cores=cores)
+        predicted = found.prediction(at(workers))
+        assert predicted.samples_per_second == pytest.approx(true.samples_per_second, rel=0.02)
+        assert predicted.bound == true.bound
+        assert predicted.low < true.samples_per_second < predicted.high
+
+
+def test_a_line_that_all_workers_share_is_seen_once_more_workers_gain_nothing():
+    found = forecast(sweep(NARROW, [at(0), at(1), at(4), at(8)], 16.0), settings=[at(6), at(16)])
+
+    assert found.prediction(at(16)).bound == "storage"
+    assert found.prediction(at(16)).samples_per_second == pytest.approx(1000, rel=0.02)
+    assert found.prediction(at(6)).samples_per_second == pytest.approx(1000, rel=0.02)
+
+
+def test_handing_over_binds_where_loading_alone_is_faster_than_any_number_of_workers():
+    quick = {at(0): 40_000.0, at(1): 9_000.0, at(2): 9_200.0, at(4): 9_100.0}
+    runs = [run_of(one, value, cpu_cores_used=1.2) for one, value in quick.items()]
+    results = Results(tuple(trials_of(runs, 4).values()), probe_of(), {"usable_cores": 4}, "quick", ending="finished")
+
+    found = forecast(results, settings=[at(8)])
+
+    assert found.prediction(at(8)).bound == "hand-over"
+    assert found.best == at(8) and "handing batches over" in found.explanation
+
+
+def test_memory_of_settings_nobody_ran_is_predicted():
+    found = forecast(sweep(DECODING, [at(0), at(1), at(2)]), settings=[at(4, 8)])
+
+    assert found.prediction(at(4, 8)).peak_pss_bytes == pytest.approx((200 + 4 * 30 + 34) * MB, rel=0.001)
+
+
+def test_more_cores_a_larger_batch_and_a_slower_step_can_be_supposed():
+    results = sweep(DECODING, [at(0), at(1), at(2), at(4)])
+    sixteen = forecast(results, settings=[at(4), at(16)], cores=16)
+    double = forecast(results, settings=[at(4)], batch_size=32)
+    paced = forecast(results, settings=[at(0), at(4)], step_seconds=0.1)
+
+    assert sixteen.prediction(at(16)).samples_per_second == pytest.approx(8000, rel=0.03)
+    assert sixteen.prediction(at(16)).bound == "cores" or sixteen.prediction(at(16)).bound == "workers"
+    assert double.prediction(at(4)).samples_per_second == pytest.approx(1000, rel=0.03)
+    assert double.prediction(at(4)).peak_pss_bytes == pytest.approx((200 + 4 * 30 + 10 * 2) * MB, rel=0.001)
+    assert paced.prediction(at(4)).bound == "step"
+    assert paced.prediction(at(4)).samples_per_second == pytest.approx(160, rel=0.01)
+    assert paced.prediction(at(0)).samples_per_second == pytest.approx(16 / 0.132, rel=0.01)
+    assert "with 16 cores" in repr(sixteen) and "a step of 100 ms" in repr(paced)
+    assert all(one.measured_samples_per_second is None for one in sixteen.predictions)
+
+
+def test_where_a_step_set_the_pace_that_is_what_binds():
+    pipeline = lab.loader(decode_cpu_seconds=0.0005)
+    results = sweep(pipeline, [at(0)], options={"step": "train.py:step"})
+    runs = [run_of(at(w), 160.0, cpu_cores_used=0.2) for w in (1, 2, 4)]
+    results = Results((*results.trials, *trials_of(runs, 2).values()), results.probe, results.machine, "paced",
+                      options=results.options)  # fmt: skip
+
+    found = forecast(results, settings=[at(1), at(8)])
+
+    assert found.prediction(at(8)).samples_per_second == pytest.approx(160, rel=0.02)
+
+
+# -- honesty --
+
+
+def test_what_was_run_is_predicted_from_the_others_and_that_error_is_shown():
+    exact = forecast(sweep(WAITING, [at(0), at(1), at(2), at(4)], 8.0))
+    rough = forecast(sweep(WAITING, [at(0), at(1), at(2), at(4)], 8.0, error=0.1))
+
+    assert exact.rate_error == pytest.approx(0, abs=0.01) and exact.memory_error == pytest.approx(0, abs=0.01)
+    assert 0.05 < rough.rate_error < 0.4
+    assert f"median {rough.rate_error:.0%} of the rate" in repr(rough)
+    wide, narrow = (found.prediction(at(8, 2)) for found in (rough, exact))
+    assert wide.high / wide.low > narrow.high / narrow.low
+
+
+def test_two_trials_are_enough_to_predict_and_too_few_to_know_the_error():
+    found = forecast(sweep(DECODING, [at(0), at(1)]), settings=[at(2)])
+
+    assert found.prediction(at(2)).samples_per_second == pytest.approx(1000, rel=0.01)
+    assert found.rate_error is None and "error not known" in repr(found)
+
+
+def test_measured_and_predicted_stand_side_by_side_and_the_unknown_is_na():
+    results = sweep(DECODING, [at(0), at(1)])
+    frame = forecast(results, settings=[at(1), at(2)]).frame
+
+    row = frame[frame.num_workers == 1].iloc[0]
+    assert row["measured_samples_per_second"] == pytest.approx(500)
+    other = frame[frame.num_workers == 2].iloc[0]
+    assert other["predicted_samples_per_second"] == pytest.approx(1000, rel=0.01)
+    assert (
+        math.isnan(other["measured_samples_per_second"])
+        if isinstance(other["measured_samples_per_second"], float)
+        else str(other["measured_samples_per_second"]) == "<NA>"
+    )
+
+
+def test_without_naming_settings_those_of_the_sweep_and_more_worker_counts_are_predicted():
+    found = wb.forecast(sweep(DECODING, [at(0), at(1)], 8.0))
+
+    assert isinstance(found, Forecast)
+    assert {0, 1, 4, 8, 16} <= {one.settings.num_workers for one in found.predictions}
+    assert "predicted" in repr(found) and "What binds" in found.explanation
+    assert "<pre>" in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["cores", "batch_size", "step_seconds"])
+@pytest.mark.parametrize("value", [-1, float("nan"), True, "4"])
+def test_nonsense_cannot_be_supposed(name, value):
+    with pytest.raises(SettingsError, match=f"{name}="):
+        forecast(sweep(DECODING, [at(0), at(1)]), **{name: value})
+
+
+def test_a_sweep_without_a_rate_predicts_nothing():
+    failed = run_of(at(2), 100.0, status="failed", reason="x", windows=())
+    results = Results(tuple(trials_of([failed], 2).values()), probe_of(), {}, "none")
+
+    with pytest.raises(SettingsError, match="no trial of this sweep has a rate"):
+        forecast(results)

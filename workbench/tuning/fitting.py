@@ -1,0 +1,183 @@
+"""From the trials of a sweep to what a batch costs: pure functions of their records."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from workbench.loaders.settings import KNOBS, LoaderSettings
+from workbench.measure.records import Probe
+from workbench.measure.result import TrialResult
+from workbench.tuning.queueing import Costs, queued_bytes, rate
+
+PLATEAU_BELOW = 0.85  # of what workers and cores would give: lower, and something shared binds
+SATURATED_SHARE = 0.9  # of the cores in use: as many are busy as can be
+
+
+@dataclass(frozen=True)
+class Model:
+    """Costs fitted to trials, and by how much each trial's rate lies off the bare bounds.
+
+    Attributes:
+        costs: The fitted costs.
+        residuals: Logarithm of measured over modelled rate for each settings that was run.
+        steps: Whether trials were paced by a step.
+    """
+
+    costs: Costs
+    residuals: dict[LoaderSettings, float] = field(default_factory=dict)
+    steps: bool = False
+
+    def batches_per_second(self, settings: LoaderSettings, costs: Costs | None = None) -> tuple[float, str] | None:
+        """Rate and what binds it.
+
+        On the machine and loader that were measured, the rate is moved by what the trials nearest in workers were
+        off; under other costs it is the bare bound.
+        """
+        known = rate(settings, costs or self.costs)
+        if known is None or costs is not None:
+            return known
+        return known[0] * math.exp(_near(settings, self.residuals)), known[1]
+
+
+def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced: bool = False) -> Model:
+    """Costs that trials of one sweep show; see `queueing` for what they mean.
+
+    A worker's seconds come from the settings in which workers did best; core seconds from the processor time that the
+    whole tree used for a batch; a shared station is only taken to be there where the best rate stays clearly below
+    what workers and cores would give.
+
+    Args:
+        trials: Results that have a rate.
+        probe: Gives samples and bytes of a batch.
+        cores: Cores the trials could use.
+        paced: Whether a step ran between batches; then loading alone is known from the probe only.
+    """
+    same = [trial for trial in trials if trial.settings.batch_size in (None, _own_batch_size(probe))] or list(trials)
+    rates = {trial.settings: trial.batches_per_second or 0.0 for trial in same if trial.batches_per_second}
+    with_workers = {one: value for one, value in rates.items() if one.num_workers}
+    alone = [1 / value for one, value in rates.items() if one.num_workers == 0]
+    costs = Costs(
+        alone_seconds=min(alone) if alone else (probe.batch_seconds if probe else None),
+        worker_seconds=min((one.num_workers / value for one, value in with_workers.items()), default=None),
+        cpu_seconds=_cpu_seconds([trial for trial in same if trial.settings.num_workers]),
+        cores=cores,
+        samples=_samples(same, probe),
+        batch_bytes=probe.batch_bytes if probe else None,
+    )
+    if costs.worker_seconds is None and costs.alone_seconds is not None:
+        costs = replace(costs, worker_seconds=costs.alone_seconds)
+    if costs.cpu_seconds is None and not paced:
+        costs = replace(costs, cpu_seconds=_cpu_alone(same) or None)
+    costs = _with_tail(costs, same)
+    costs = _with_shared(costs, with_workers, same, paced)
+    costs = _with_memory(costs, same)
+    residuals = {}
+    for one, value in rates.items():
+        if (modelled := rate(one, costs)) is not None:
+            residuals[one] = math.log(value / modelled[0])
+    return Model(costs, residuals, paced)
+
+
+def _own_batch_size(probe: Probe | None) -> int | None:
+    return probe.current.batch_size if probe and probe.current else None
+
+
+def _samples(trials: Sequence[TrialResult], probe: Probe | None) -> float | None:
+    for trial in trials:
+        if trial.batches_per_second and trial.samples_per_second:
+            return trial.samples_per_second / trial.batches_per_second
+    return float(probe.samples_per_batch) if probe and probe.samples_per_batch else None
+
+
+def _cpu_seconds(trials: Sequence[TrialResult]) -> float | None:
+    """Core seconds of the whole tree for a batch: the least over settings, which crowding has stretched least."""
+    known = [
+        trial.cpu_cores_used / trial.batches_per_second
+        for trial in trials
+        if trial.cpu_cores_used and trial.batches_per_second
+    ]
+    return min(known) if known else None
+
+
+def _cpu_alone(trials: Sequence[TrialResult]) -> float | None:
+    return _cpu_seconds([trial for trial in trials if not trial.settings.num_workers])
+
+
+def _with_tail(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
+    """The share of slow batches, from the settings without workers, where arrivals are not bursts.
+
+    Batches are taken to be usual or slow; the share of slow ones is the one that gives the mean. The longest batch
+    must have been long in every start, or it is the machine's doing.
+    """
+    alone = next((trial for trial in trials if trial.settings.num_workers == 0), None)
+    if alone is None or not alone.batches_per_second or not alone.batch_seconds_p50:
+        return costs
+    usual, mean = alone.batch_seconds_p50, 1 / alone.batches_per_second
+    longest = min((run.batch_seconds_max for run in alone.runs if run.batch_seconds_max), default=0.0)
+    if longest <= usual or mean <= usual:
+        return costs
+    share = min(0.5, (mean - usual) / (longest - usual))
+    return replace(costs, tail_share=share, tail_times=longest / usual)
+
+
+def _with_shared(costs: Costs, rates: dict[LoaderSettings, float], trials: Sequence[TrialResult], paced: bool) -> Costs:
+    """Adds the station that all workers wait for, where the best rate shows that there is one."""
+    if len({one.num_workers for one in rates}) < 2:
+        return costs
+    best = max(rates, key=rates.__getitem__)
+    most = max(rates, key=lambda one: (one.num_workers, rates[one]))
+    ideal = rate(most, costs)
+    used = next((trial.cpu_cores_used for trial in trials if trial.settings == most), None)
+    saturated = used is not None and used >= SATURATED_SHARE * costs.cores
+    if ideal is None or saturated or ideal[1] == "order" or rates[most] >= PLATEAU_BELOW * ideal[0]:
+        return costs
+    seconds = 1 / rates[best]
+    if paced:
+        return replace(costs, step_seconds=seconds)
+    handing = costs.alone_seconds is not None and costs.alone_seconds < seconds
+    return replace(costs, shared_seconds=seconds, shared="hand-over" if handing else "storage")
+
+
+def _with_memory(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
+    """Base and a worker's own memory, by least squares over the peaks with the queue's own bytes taken off."""
+    points = [
+        (float(trial.settings.num_workers), trial.peak_pss_bytes - queued_bytes(trial.settings, costs))
+        for trial in trials
+        if trial.peak_pss_bytes
+    ]
+    if not points:
+        return costs
+    counts = {workers for workers, _ in points}
+    if len(counts) == 1:
+        only = statistics.fmean(rest for _, rest in points)
+        return replace(costs, base_bytes=only) if counts == {0.0} else costs
+    middle = statistics.fmean(workers for workers, _ in points)
+    height = statistics.fmean(rest for _, rest in points)
+    slope = sum((w - middle) * (rest - height) for w, rest in points) / sum((w - middle) ** 2 for w, _ in points)
+    return replace(costs, base_bytes=height - max(0.0, slope) * middle, worker_bytes=max(0.0, slope))
+
+
+def _near(settings: LoaderSettings, residuals: dict[LoaderSettings, float]) -> float:
+    """Residual of the settings nearest to these: between two worker counts it is interpolated in their logarithm."""
+    if settings in residuals:
+        return residuals[settings]
+    if not settings.num_workers:
+        return 0.0
+    by_workers: dict[int, list[tuple[int, float]]] = {}
+    for one, value in residuals.items():
+        if one.num_workers:
+            apart = sum(getattr(one, knob) != getattr(settings, knob) for knob in KNOBS if knob != "num_workers")
+            by_workers.setdefault(one.num_workers, []).append((apart, value))
+    nearest = {
+        workers: statistics.fmean(value for apart, value in many if apart == min(many)[0])
+        for workers, many in by_workers.items()
+    }
+    below = max((workers for workers in nearest if workers <= settings.num_workers), default=None)
+    above = min((workers for workers in nearest if workers >= settings.num_workers), default=None)
+    if below is None or above is None or below == above:
+        return nearest.get(below or above or 0, 0.0)
+    share = math.log(settings.num_workers / below) / math.log(above / below)
+    return nearest[below] + share * (nearest[above] - nearest[below])

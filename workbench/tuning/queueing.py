@@ -1,0 +1,160 @@
+"""A queueing model of a DataLoader: seconds a batch costs, and the rate and memory that follow. Pure functions.
+
+    dataset -> worker 0..W-1 (busy `worker_seconds` a batch, on `cores` shared by all) -> queue -> main process -> step
+
+Each station bounds the rate of all: W workers finish W batches in `worker_seconds`; the cores finish one in
+`cpu_seconds / cores`; what all workers share, the main process and the step serve one batch at a time. The smallest
+bound binds (bottleneck analysis of closed queueing networks: Denning and Buzen 1978, "The operational analysis of
+queueing network models", section 5). Batches are handed over in order, so that a slow one holds up ready ones behind
+it; where batches differ much, that is played through.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+from workbench.loaders.settings import LoaderSettings
+
+# Where the rate is taken as bound by something, in the words of a report.
+BOUND_WORDS = {
+    "alone": "the training process, which loads every batch itself",
+    "workers": "the workers: each is busy all the time and there are too few of them",
+    "cores": "the cores: the workers already use all that this process may use",
+    "storage": "something that all workers share, such as storage: more of them only wait for it",
+    "hand-over": "handing batches over: the main process cannot take them in any faster",
+    "order": "the order of batches: a slow one holds up ready ones behind it",
+    "step": "the training step: batches are ready before it asks for them",
+}
+NEXT_WORDS = {
+    "alone": "worker processes",
+    "workers": "more workers",
+    "cores": "less work a sample (resizing offline, a faster decoder), or more cores; more workers cannot help",
+    "storage": "larger reads, shards instead of small files, or a cache; more workers cannot help",
+    "hand-over": "fewer and larger tensors a batch, and no Python objects beside them; more workers cannot help",
+    "order": "a larger prefetch_factor, or in_order=False where the order of batches may change",
+    "step": "a faster training step; loading is not what limits it",
+}
+PLAYED_BATCHES = 600  # enough for a tail of one in a hundred to come up six times
+TAIL_TIMES = 3.0  # a longest batch this many times the usual one is a tail
+TAIL_WORTH_PLAYING = 0.03  # share of all loading time that the tail must cost
+BATCHES_BESIDE_THE_QUEUE = 2  # one being received, one held by the training loop
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a batch costs, in seconds and bytes; None is unknown.
+
+    Attributes:
+        alone_seconds: A batch loaded in the training process.
+        worker_seconds: A batch in a worker that has a core to itself, hand-over included.
+        cpu_seconds: Core seconds of all processes for a batch, with workers.
+        cores: Cores that the processes may use.
+        shared_seconds: Seconds a batch takes of what all workers share; None where nothing shared was seen to bind.
+        shared: What that is: "storage" or "hand-over".
+        step_seconds: Seconds of the training step for a batch; 0 where batches are taken as fast as they come.
+        tail_share: Share of batches that are slow ones.
+        tail_times: How many times the usual batch a slow one takes.
+        batch_bytes: Bytes of a batch.
+        samples: Samples in a batch.
+        base_bytes: Memory of everything but workers and queue.
+        worker_bytes: Own memory of a worker.
+    """
+
+    alone_seconds: float | None = None
+    worker_seconds: float | None = None
+    cpu_seconds: float | None = None
+    cores: float = 1.0
+    shared_seconds: float | None = None
+    shared: str = "storage"
+    step_seconds: float = 0.0
+    tail_share: float = 0.0
+    tail_times: float = 1.0
+    batch_bytes: int | None = None
+    samples: float | None = None
+    base_bytes: float | None = None
+    worker_bytes: float | None = None
+
+    def with_batch_size(self, samples: float) -> Costs:
+        """The same loader with that many samples a batch, every cost in proportion to them."""
+        if not self.samples:
+            return self
+        scale = samples / self.samples
+        seconds = {
+            name: None if getattr(self, name) is None else getattr(self, name) * scale
+            for name in ("alone_seconds", "worker_seconds", "cpu_seconds", "shared_seconds")
+        }
+        size = None if self.batch_bytes is None else round(self.batch_bytes * scale)
+        return replace(self, **seconds, step_seconds=self.step_seconds * scale, batch_bytes=size, samples=samples)
+
+
+def bounds(settings: LoaderSettings, costs: Costs) -> dict[str, float]:
+    """The most batches per second that each station lets through; unknown stations are left out."""
+    if settings.num_workers == 0:
+        return {} if costs.alone_seconds is None else {"alone": _per_second(costs.alone_seconds + costs.step_seconds)}
+    limits = {}
+    if costs.worker_seconds is not None:
+        limits["workers"] = settings.num_workers * _per_second(costs.worker_seconds)
+    if costs.cpu_seconds is not None:
+        limits["cores"] = costs.cores * _per_second(costs.cpu_seconds)
+    if costs.shared_seconds is not None:
+        limits[costs.shared] = _per_second(costs.shared_seconds)
+    if costs.step_seconds:
+        limits["step"] = _per_second(costs.step_seconds)
+    if has_tail(costs) and settings.in_order and costs.worker_seconds:
+        limits["order"] = _in_order(settings.num_workers, settings.prefetch_factor or 1, costs)
+    return limits
+
+
+def rate(settings: LoaderSettings, costs: Costs) -> tuple[float, str] | None:
+    """Batches per second and the name of what bounds them; None when nothing is known.
+
+    >>> costs = Costs(worker_seconds=0.04, cpu_seconds=0.04, cores=2)
+    >>> rate(LoaderSettings(num_workers=1), costs), rate(LoaderSettings(num_workers=4), costs)
+    ((25.0, 'workers'), (50.0, 'cores'))
+    """
+    limits = {name: limit for name, limit in bounds(settings, costs).items() if math.isfinite(limit)}
+    if not limits:
+        return None
+    binding = min(limits, key=limits.__getitem__)
+    return limits[binding], binding
+
+
+def memory_bytes(settings: LoaderSettings, costs: Costs) -> int | None:
+    """Peak memory: base + workers x (own + prefetch x batch bytes), and the batches beside the queue."""
+    if costs.base_bytes is None or (settings.num_workers and costs.worker_bytes is None):
+        return None
+    return round(costs.base_bytes + settings.num_workers * (costs.worker_bytes or 0.0) + queued_bytes(settings, costs))
+
+
+def queued_bytes(settings: LoaderSettings, costs: Costs) -> int:
+    """Bytes of batches between workers and training loop; 0 at 0 workers."""
+    if not settings.num_workers:
+        return 0
+    return (settings.batches_in_flight + BATCHES_BESIDE_THE_QUEUE) * (costs.batch_bytes or 0)
+
+
+def has_tail(costs: Costs) -> bool:
+    """Whether slow batches cost enough to be played through."""
+    lost = costs.tail_share * (costs.tail_times - 1)
+    return costs.tail_times >= TAIL_TIMES and lost / (1 + lost) >= TAIL_WORTH_PLAYING
+
+
+def _per_second(seconds: float) -> float:
+    return 1 / seconds if seconds > 0 else math.inf
+
+
+def _in_order(workers: int, prefetch: int, costs: Costs) -> float:
+    """Batches per second when batch b goes to worker b mod W, is asked for once batch b - W x prefetch is taken, and
+    is taken after batch b - 1."""
+    assert costs.worker_seconds is not None
+    usual = costs.worker_seconds / (1 + costs.tail_share * (costs.tail_times - 1))
+    chance, ahead = random.Random(0), workers * prefetch
+    free, taken = [0.0] * workers, [0.0] * PLAYED_BATCHES
+    for batch in range(PLAYED_BATCHES):
+        seconds = usual * (costs.tail_times if chance.random() < costs.tail_share else 1.0)
+        begin = max(free[batch % workers], taken[batch - ahead] if batch >= ahead else 0.0)
+        free[batch % workers] = begin + seconds
+        taken[batch] = max(begin + seconds, taken[batch - 1] if batch else 0.0) + costs.step_seconds
+    return PLAYED_BATCHES / taken[-1]
