@@ -1,0 +1,269 @@
+"""Clocks inside the processes that load: what a batch costs in fetch, transforms, collate and hand-over.
+
+Nothing of the user's is replaced where others could see it. A loader's `worker_init_fn` is followed by ours, which
+puts clocks around the fetcher's `fetch` and around pickling in that worker alone, and around the transforms of the
+worker's own copy of the dataset. The dataset keeps its class, its attributes and `__getitems__`.
+
+What they count goes to one row a worker in a small file that the trial process maps too, so reading it stops nobody.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import math
+import mmap
+import multiprocessing
+import multiprocessing.queues
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from workbench.measure.transforms import put_clocks_on_transforms
+
+OVERHEAD_SHARE = 0.01
+"""Detailed clocks run on so few batches that they take at most this share of a worker's time; promised is 2 %."""
+MOST_TRANSFORMS = 24
+LOOKS_A_BATCH = 6
+"""Looks at the clocks that a detailed batch takes beside those of its transforms: four, and reading a few totals."""
+RING = 512
+"""Times of the last batches that each worker keeps: a slow sample in 400 shows in batches of 16 within 25."""
+FIELDS = ("batches", "busy_seconds", "detailed", "fetch_wall", "fetch_cpu", "fetch_starved", "collate_wall",
+          "collate_cpu", "collate_starved", "handed", "hand_wall", "hand_cpu", "hand_bytes", "process_cpu",
+          "thread_cpu", "first_seconds", "starts", "threads")  # fmt: skip
+COLUMN = {name: number for number, name in enumerate(FIELDS)}
+TRANSFORM_FIELDS = 3  # wall, CPU, starved
+WIDTH = len(FIELDS) + MOST_TRANSFORMS * TRANSFORM_FIELDS + RING
+
+
+class Moment(NamedTuple):
+    """Clocks of one thread: wall, its CPU time, and the time for which it could have run but had no core."""
+
+    wall: float
+    cpu: float
+    starved: float
+
+
+class Starvation:
+    """Seconds for which the calling thread waited for a core, from the scheduler; 0 where Linux does not say."""
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def __call__(self) -> float:
+        return int(os.pread(self._file, 64, 0).split()[1]) * 1e-9 if self._file >= 0 else 0.0
+
+
+class Rows:
+    """The shared numbers of all workers, one row each: float64 [workers, WIDTH] in a file."""
+
+    def __init__(self, path: str, workers: int) -> None:
+        self.workers = max(1, workers)
+        size = self.workers * WIDTH * 8
+        with open(path, "r+b" if os.path.exists(path) else "w+b") as file:
+            file.truncate(size)
+            self.values = memoryview(mmap.mmap(file.fileno(), size)).cast("d")
+
+    def snapshot(self) -> list[array.array]:
+        """A copy of every row, now."""
+        return [array.array("d", self.values[n * WIDTH : (n + 1) * WIDTH]) for n in range(self.workers)]
+
+
+class WorkerClock:
+    """What one loading process measures of itself; it writes to its row as it goes."""
+
+    def __init__(self, path: str, worker: int, workers: int) -> None:
+        rows = Rows(path, workers)
+        self._row = rows.values[worker * WIDTH : (worker + 1) * WIDTH]
+        self._row[COLUMN["starts"]] += 1
+        self._seen = 0
+        self._due = 0
+        self._random = random.Random(worker)  # its own: the user's generators are left as they are
+        self._starved: Starvation | None = None
+        self._process_cpu, self._thread_cpu = time.process_time(), time.thread_time()
+        self.detailed = False
+        self._calls = 0
+        self._look: float | None = None
+
+    # -- around the loader's own functions --
+
+    def fetch(self, original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        """Forms one batch with the fetcher's own method, timed."""
+        self._seen += 1
+        begun = time.perf_counter()
+        if self._seen > self._due:
+            batch = self._fetch_in_detail(original, fetcher, index)
+        else:
+            batch = original(fetcher, index)
+        self._keep(time.perf_counter() - begun)
+        return batch
+
+    def _keep(self, seconds: float) -> None:
+        row = self._row
+        number = int(row[COLUMN["batches"]])
+        row[WIDTH - RING + number % RING] = seconds
+        row[COLUMN["busy_seconds"]] += seconds
+        row[COLUMN["batches"]] = number + 1
+        if self._seen == 1:
+            row[COLUMN["first_seconds"]] = seconds
+
+    def _fetch_in_detail(self, original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        collate = fetcher.collate_fn
+        spent = [0.0, 0.0, 0.0]
+
+        def timed_collate(samples: Any) -> Any:
+            before = self._now()
+            try:
+                return collate(samples)
+            finally:
+                spent[:] = [b - a for a, b in zip(before, self._now(), strict=True)]
+
+        before = self._now()
+        fetcher.collate_fn, self.detailed, self._calls = timed_collate, True, 0
+        try:
+            batch = original(fetcher, index)
+        finally:
+            fetcher.collate_fn, self.detailed = collate, False
+        whole = [b - a for a, b in zip(before, self._now(), strict=True)]
+        self._add("fetch", *(max(0.0, w - s) for w, s in zip(whole, spent, strict=True)))
+        self._add("collate", *spent)
+        self._row[COLUMN["detailed"]] += 1
+        self._absolute()
+        self._plan_next(whole[0])
+        return batch
+
+    def _plan_next(self, seconds: float) -> None:
+        """Skips so many batches that the clocks stay within `OVERHEAD_SHARE`, a random number so as to hit no beat."""
+        cost = self._look_seconds() * (LOOKS_A_BATCH + 2 * self._calls)
+        every = math.ceil(cost / max(OVERHEAD_SHARE * seconds, 1e-9))
+        self._due = self._seen + (self._random.randrange(2 * every - 1) if every > 1 else 0)
+
+    def transform(self, number: int, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Calls one of the transforms, timed on detailed batches."""
+        if not self.detailed:
+            return function(*args, **kwargs)
+        self._calls += 1
+        before = self._now()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            at = len(FIELDS) + number * TRANSFORM_FIELDS
+            for part, (begun, ended) in enumerate(zip(before, self._now(), strict=True)):
+                self._row[at + part] += ended - begun
+
+    def dumps(self, pickler: Any, message: Any) -> Any:
+        """Pickles what goes to the main process, timed; runs in the queue's own thread."""
+        wall, cpu = time.perf_counter(), time.thread_time()
+        data = pickler.dumps(message)
+        row = self._row
+        row[COLUMN["hand_wall"]] += time.perf_counter() - wall
+        row[COLUMN["hand_cpu"]] += time.thread_time() - cpu
+        row[COLUMN["hand_bytes"]] += len(data)
+        row[COLUMN["handed"]] += 1
+        return data
+
+    # -- inside --
+
+    def _now(self) -> Moment:
+        if self._starved is None:
+            self._starved = Starvation()
+        return Moment(time.perf_counter(), time.thread_time(), self._starved())
+
+    def _add(self, stage: str, wall: float, cpu: float, starved: float) -> None:
+        self._row[COLUMN[f"{stage}_wall"]] += wall
+        self._row[COLUMN[f"{stage}_cpu"]] += cpu
+        self._row[COLUMN[f"{stage}_starved"]] += starved
+
+    def _absolute(self) -> None:
+        """CPU of the whole process and of this thread: what is neither this nor pickling is threads of its own."""
+        process, thread = time.process_time(), time.thread_time()
+        self._row[COLUMN["process_cpu"]] += process - self._process_cpu
+        self._row[COLUMN["thread_cpu"]] += thread - self._thread_cpu
+        self._process_cpu, self._thread_cpu = process, thread
+        if self._row[COLUMN["threads"]] == 0 or self._random.random() < 0.02:
+            self._row[COLUMN["threads"]] = _thread_count()
+
+    def _look_seconds(self) -> float:
+        """Seconds that one look at the clocks takes, measured once in this process."""
+        if self._look is None:
+            begun = time.perf_counter()
+            for _ in range(LOOKS_A_BATCH):
+                self._now()
+            self._look = (time.perf_counter() - begun) / LOOKS_A_BATCH
+        return self._look
+
+
+class StageInit:
+    """A `worker_init_fn` that runs the user's own and then starts the clocks; picklable for spawned workers."""
+
+    def __init__(self, own: Callable[[int], None] | None, path: str, workers: int) -> None:
+        self.own, self.path, self.workers = own, path, workers
+
+    def __call__(self, worker: int) -> None:
+        if self.own is not None:
+            self.own(worker)
+        from torch.utils.data import get_worker_info
+
+        info = get_worker_info()
+        start_clocks(self.path, worker, self.workers, info.dataset if info is not None else None)
+
+
+def start_clocks(path: str, worker: int, workers: int, dataset: Any) -> WorkerClock:
+    """Puts clocks around fetching, transforms and pickling in this process, from now on."""
+    from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
+
+    clock = WorkerClock(path, worker, workers)
+    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        original = getattr(kind.fetch, "_unclocked", kind.fetch)
+        kind.fetch = _clocked(clock, original)
+    if multiprocessing.parent_process() is not None:
+        queues = multiprocessing.queues
+        pickler = queues._ForkingPickler
+        queues._ForkingPickler = _ClockedPickler(clock, getattr(pickler, "pickler", pickler))
+    names = put_clocks_on_transforms(dataset, clock.transform, MOST_TRANSFORMS)
+    if worker == 0:
+        draft = f"{path}.names.{os.getpid()}"
+        with open(draft, "w") as file:
+            json.dump(names, file)
+        os.replace(draft, f"{path}.names")
+    return clock
+
+
+def transform_names(path: str) -> list[str]:
+    """Names of the transforms that were found, in the order of their columns."""
+    try:
+        with open(f"{path}.names") as file:
+            return json.load(file)
+    except FileNotFoundError:
+        return []
+
+
+class _ClockedPickler:
+    """Stands in for multiprocessing's ForkingPickler in a worker's queues."""
+
+    def __init__(self, clock: WorkerClock, pickler: Any) -> None:
+        self.pickler, self._clock = pickler, clock
+        self.loads = pickler.loads
+
+    def dumps(self, message: Any, *args: Any) -> Any:
+        return self._clock.dumps(self.pickler, message)
+
+
+def _clocked(clock: WorkerClock, original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        return clock.fetch(original, self, possibly_batched_index)
+
+    fetch._unclocked = original
+    return fetch
+
+
+def _thread_count() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0

@@ -1,0 +1,166 @@
+"""Where a batch's time goes: fetch, each transform, collate, hand-over, the queue, and the process that takes it.
+
+    with TrialServer(loader) as server:
+        costs = measure_stages(server, LoaderSettings(num_workers=2))
+    costs.fetch.cpu_seconds, costs.worker_seconds_per_batch, costs.main_seconds_per_batch
+
+Every stage is told apart into wall time, CPU time, and time in which it could have run but had no core; what is left
+of the wall time was waiting: for storage, a lock, a network. `stage_clock.py` says how it is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import ProbeError
+
+if TYPE_CHECKING:
+    from workbench.loaders.settings import LoaderSettings
+    from workbench.measure.trial import TrialServer
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage costs for a batch, in one loading process.
+
+    Attributes:
+        name: "fetch", "collate", "hand-over", or a transform's own name.
+        wall_seconds: From its begin to its end.
+        cpu_seconds: CPU of the thread that did it.
+        starved_seconds: Of the wall time, how long it could have run but no core was free; None where not known.
+    """
+
+    name: str
+    wall_seconds: float
+    cpu_seconds: float
+    starved_seconds: float | None = None
+
+    @property
+    def waiting_seconds(self) -> float:
+        """What is neither CPU nor want of a core: waiting for storage, a lock or a network."""
+        return max(0.0, self.wall_seconds - self.cpu_seconds - (self.starved_seconds or 0.0))
+
+
+@dataclass(frozen=True)
+class StageCosts:
+    """Where a batch's time goes, on average over the batches that were timed. All seconds are a batch's.
+
+    Attributes:
+        fetch: Getting the samples, transforms left out.
+        transforms: Each transform that was found, in the order of the pipeline; time in none is in `fetch`.
+        collate: The loader's `collate_fn`.
+        hand_over: Pickling and copying into shared memory on the worker's side; None without workers.
+        worker_seconds_per_batch: Time for which one loading process is busy with a batch, hand-over left out, since a
+            thread of its own does it.
+        worker_cpu_seconds_per_batch: CPU that a loading process takes for a batch, hand-over and threads included.
+        other_threads_cpu_seconds: Of that, CPU of threads that the process started itself.
+        worker_busy_fraction: Share of the time for which workers form batches, 0 to 1; None without workers.
+        main_seconds_per_batch: CPU of the main thread in `next()` for a batch.
+        queue_wait_seconds: What is left of `next()`: waiting until a batch is there.
+        next_seconds: Wall time of `next()`.
+        pin_seconds: Time to pin a batch, in the pin thread; None when nothing is pinned.
+        bytes_per_batch: Bytes of tensors and arrays.
+        pickled_bytes_per_batch: Bytes that went through the pipe; None without workers.
+        tensors_per_batch: Tensors, each handed over on its own.
+        samples_per_batch: Mean number of samples.
+        batches: Batches that the main process took while timing.
+        batches_detailed: Batches on which the detailed clocks ran.
+        seconds: Time for which it was measured.
+        samples_per_second: Rate meanwhile.
+        worker_batches: Batches that each loading process formed meanwhile.
+        threads_per_worker: Most threads of a loading process that were seen; None when not known.
+        batch_walls: Seconds that recent batches took in their worker, unordered; for their spread.
+        first_batch_seconds: The longest first batch of any loading process.
+    """
+
+    fetch: Stage
+    transforms: tuple[Stage, ...]
+    collate: Stage
+    hand_over: Stage | None
+    worker_seconds_per_batch: float
+    worker_cpu_seconds_per_batch: float
+    other_threads_cpu_seconds: float
+    worker_busy_fraction: float | None
+    main_seconds_per_batch: float
+    queue_wait_seconds: float
+    next_seconds: float
+    pin_seconds: float | None
+    bytes_per_batch: int
+    pickled_bytes_per_batch: float | None
+    tensors_per_batch: int
+    samples_per_batch: float
+    batches: int
+    batches_detailed: int
+    seconds: float
+    samples_per_second: float
+    worker_batches: tuple[int, ...] = ()
+    threads_per_worker: int | None = None
+    batch_walls: tuple[float, ...] = ()
+    first_batch_seconds: float | None = None
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """Those of a loading process, in order."""
+        return (self.fetch, *self.transforms, self.collate, *((self.hand_over,) if self.hand_over else ()))
+
+    @property
+    def waiting_seconds_per_batch(self) -> float:
+        """Waiting in fetch, transforms and collate together."""
+        return sum(stage.waiting_seconds for stage in (self.fetch, *self.transforms, self.collate))
+
+    @property
+    def starved_seconds_per_batch(self) -> float:
+        """Time in which a loading process could have run but had no core."""
+        return sum(stage.starved_seconds or 0.0 for stage in (self.fetch, *self.transforms, self.collate))
+
+
+def measure_stages(
+    server: TrialServer, settings: LoaderSettings, seconds: float = 1.0, *, paced: bool = False
+) -> StageCosts:
+    """Where a batch's time goes under `settings`, measured in a trial process of its own.
+
+    Args:
+        server: Runs the trial; its step is left out unless `paced`.
+        settings: What the loader is built with.
+        seconds: How long to time, after the queue has been used up once.
+        paced: Run the server's step on every batch, as in training.
+
+    Raises:
+        ProbeError: If the loader fails, hangs or yields nothing under these settings, or is not one whose loading
+            processes can be looked into (no DataLoader).
+    """
+    from workbench.measure.trial import TrialPlan
+
+    plan = TrialPlan(check_data=False, measure_edge=False, measure_growth=False)
+    verdict = server.ask("stages", settings, plan, seconds=seconds, paced=paced)
+    done = verdict.get("done")
+    if not done:
+        error = verdict.get("error") or {}
+        why = f"{error['type']}: {error['message']}" if error else f"the trial ended as {verdict.get('ended')!r}"
+        raise ProbeError(
+            f"the stages of {settings.describe()} could not be measured: {why}; run a trial of it for the full story",
+            error_type=error.get("type", ""),
+            traceback_text=error.get("traceback", ""),
+        )
+    costs = costs_from_json(done["costs"])
+    if costs is None:
+        raise ProbeError(
+            "the stages could not be measured: the loader formed no batch through a DataLoader of torch or torchdata, "
+            "whose workers alone can be looked into; measure it as a whole instead",
+            error_type="",
+            traceback_text="",
+        )
+    return costs
+
+
+def costs_from_json(data: Mapping[str, Any] | None) -> StageCosts | None:
+    """The costs that `dataclasses.asdict` made, read back equal; None for None."""
+    if data is None:
+        return None
+    stage = {name: Stage(**data[name]) for name in ("fetch", "collate")}
+    hand_over = Stage(**data["hand_over"]) if data["hand_over"] else None
+    lists = {name: tuple(data[name]) for name in ("worker_batches", "batch_walls")}
+    transforms = tuple(Stage(**item) for item in data["transforms"])
+    return StageCosts(**{**data, **stage, **lists, "hand_over": hand_over, "transforms": transforms})
