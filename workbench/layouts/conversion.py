@@ -103,7 +103,8 @@ def checked_target(destination: Path, source: Path | None) -> Path:
 def _place(source: Any) -> Path | None:
     if isinstance(source, ShardedReader):
         return source.root.resolve()
-    return Path(source).resolve() if isinstance(source, str | Path) else None
+    local = isinstance(source, Path) or (isinstance(source, str) and "://" not in source)
+    return Path(source).resolve() if local else None
 
 
 def _check_words(on_error: str, duplicates: str) -> None:

@@ -51,12 +51,20 @@ def run_pieces(
             on_done(done)
         return
     path = notes / "job.pickle"
-    path.write_bytes(pickled(job))
+    _write_private(path, pickled(job))
     crew = _Crew(path, processes)
     try:
         crew.run(iter(pieces), on_done, on_samples)
     finally:
         crew.close()
+        path.unlink(missing_ok=True)
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    """For this user's eyes only: a remote source carries its credentials to the processes that read it."""
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
 
 
 def pickled(job: Job) -> bytes:

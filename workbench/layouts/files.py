@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -24,10 +24,24 @@ NO_SUFFIX_FIELD = "file"
 
 
 class FilesShard:
-    """A group of samples, each of one or more files."""
+    """A group of samples, each of one or more files.
 
-    def __init__(self, root: Path, shard: Shard, fields: Mapping[str, Mapping[str, Any]]) -> None:
-        self._root, self._fields = root, fields
+    Args:
+        root: Folder of the data set.
+        shard: The group.
+        fields: What is known of each suffix.
+        read: Reads the file at a path of the shard; None reads below ``root``.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        shard: Shard,
+        fields: Mapping[str, Mapping[str, Any]],
+        read: Callable[[str], bytes] | None = None,
+    ) -> None:
+        self._fields = fields
+        self._read = read or (lambda path: read_file(root / path))
         grouped = groupby(shard.files, key=lambda entry: split_known(entry.path, fields)[0])
         samples = [(key, list(entries)) for key, entries in grouped]
         self._samples = [(key, [entry.path for entry in entries]) for key, entries in samples]
@@ -45,7 +59,7 @@ class FilesShard:
         if not 0 <= row < len(self):
             raise IndexError(f"Row {row} was asked for and the shard holds {len(self)}.")
         key, paths = self._samples[row]
-        found = {split_known(path, self._fields)[1]: read_file(self._root / path) for path in paths}
+        found = {split_known(path, self._fields)[1]: self._read(path) for path in paths}
         return {KEY: key, **decode_fields(found, self._fields)}
 
     def samples(self, start: int = 0) -> Iterator[Sample]:

@@ -90,6 +90,12 @@ class ShardedReader:
         shard = bisect_right(self._ends, position)
         return shard, position - (self._ends[shard - 1] if shard else 0)
 
+    def will_need(self, shard: int) -> None:
+        """Say that shard number ``shard`` is next; a remote data set begins to fetch it, a local one does nothing."""
+        fetch = getattr(self._layout, "will_need", None)
+        if fetch is not None:
+            fetch(self.manifest.shards[shard])
+
     def open_shard(self, shard: int) -> OpenShard:
         """The opened shard (at most ``OPEN_SHARDS`` stay open)."""
         if self._pid != os.getpid():
@@ -120,7 +126,7 @@ def open_dataset(
     """Open the data set at ``path``: one that has a manifest, or a folder of tar, Parquet, token or plain files.
 
     Args:
-        path: Folder of the data set, or one shard file of a supported kind.
+        path: Folder of the data set, one shard file of a supported kind, or a URL (see ``open_remote``).
         layout: Which layout to read it as; None finds it out.
         transform: Applied to every sample that is read.
 
@@ -129,6 +135,10 @@ def open_dataset(
     """
     from workbench.layouts.registry import LAYOUTS, detect_layout
 
+    if "://" in str(path):
+        from workbench.layouts.remote import open_remote
+
+        return open_remote(str(path), transform=transform)
     root = Path(path)
     manifest = read_manifest(root) if root.is_dir() else None
     if manifest is None:

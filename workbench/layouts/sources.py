@@ -60,8 +60,10 @@ class ReaderSource:
     def fingerprint(self) -> str | None:
         entries = []
         for entry in self.reader.manifest.files:
-            status = (self.reader.root / entry.path).stat()
-            entries.append([entry.path, status.st_size, entry.checksum or status.st_mtime_ns])
+            path = self.reader.root / entry.path
+            status = path.stat() if entry.checksum is None or path.exists() else None
+            size = entry.bytes if status is None else status.st_size
+            entries.append([entry.path, size, entry.checksum or (status and status.st_mtime_ns)])
         return digest_of(entries)
 
     def schema(self) -> Any:
@@ -199,6 +201,8 @@ def resolve_source(source: Any) -> Source | StreamSource:
     Raises:
         LayoutError: It is none of these, or a path with nothing to convert.
     """
+    if isinstance(source, str) and "://" in source:
+        return ReaderSource(open_dataset(source))
     if isinstance(source, str | Path):
         return _path_source(Path(source))
     if isinstance(source, ShardedReader):

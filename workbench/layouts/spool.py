@@ -12,7 +12,6 @@ from workbench.layouts.codec import is_reserved
 from workbench.layouts.pieces import Piece, new_digest, room_error, sample_digest
 from workbench.layouts.protocol import KEY, Sample
 
-
 SPOOL_PREFIX = ".spool-"
 
 

@@ -1,0 +1,254 @@
+"""Data sets at a URL, against stores whose faults are scripted: retries, the cache, and what must never be shown."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from workbench.errors import LayoutError, ManifestError
+from workbench.layouts import KEY, convert, open_dataset, read_manifest
+from workbench.layouts import remote as rooms
+from workbench.layouts.remote import open_remote, redacted, retried
+from workbench.layouts.stores import open_store
+
+SECRET = "hunter2"
+
+
+class ScriptedStore:
+    """A folder served with faults: ``faults[path]`` is a list of what the next reads of it do.
+
+    Args:
+        root: The folder.
+        faults: Exceptions to raise, or functions of the true bytes.
+    """
+
+    def __init__(self, root: Path, faults: dict | None = None) -> None:
+        self.root, self.faults, self.log = root, faults or {}, root.parent / "reads.log"
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes:
+        with open(self.log, "a") as log:
+            log.write(f"{path} {start} {stop}\n")
+        planned = self.faults.get(path, [])
+        fault = planned.pop(0) if planned else None
+        if isinstance(fault, Exception):
+            raise fault
+        content = (self.root / path).read_bytes()[start:stop]
+        return content if fault is None else fault(content)
+
+    def reads(self, word: str = "shard") -> list[str]:
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in lines if word in line]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(rooms, "FIRST_WAIT_SECONDS", 0.0)
+
+
+def samples(count: int = 24) -> list[dict]:
+    return [{KEY: f"s{n:02d}", "jpg": bytes([n]) * 5000, "label": n} for n in range(count)]
+
+
+@pytest.fixture(params=["tar"])
+def served(request, tmp_path):
+    convert(samples(), tmp_path / "data", request.param, shards=6, processes=1)
+    return tmp_path / "data"
+
+
+def opened(served: Path, faults: dict | None = None, cache_bytes: int = 10_000_000, url: str = "s3://bucket/data"):
+    store = ScriptedStore(served, faults)
+    reader = open_remote(url, store=store, cache_directory=served.parent / "cache", cache_bytes=cache_bytes)
+    return reader, store
+
+
+@pytest.mark.parametrize("served", ["tar", "parquet", "files"], indirect=True)
+def test_every_layout_reads_as_it_does_here(served):
+    reader, _ = opened(served)
+    here = open_dataset(served)
+    assert reader.fingerprint() == here.fingerprint() and len(reader) == 24
+    assert [dict(reader.sample(n)) for n in (23, 0, 7)] == [dict(here.sample(n)) for n in (23, 0, 7)]
+    for shard in range(len(here.shards)):
+        assert list(reader.read_shard(shard, 1)) == list(here.read_shard(shard, 1))
+
+
+def test_tokens_read_as_they_do_here(tmp_path):
+    convert([[1, 2, 3], [70_000]], tmp_path / "data", "tokens", processes=1)
+    reader, _ = opened(tmp_path / "data")
+    assert [s["tokens"].tolist() for s in reader] == [[1, 2, 3], [70_000]]
+
+
+def test_faults_that_pass_are_outlasted(served):
+    name = "shard-00002.tar"
+    cut = lambda content: content[:-1]  # noqa: E731
+    reader, store = opened(served, {name: [ConnectionError(), TimeoutError(), cut, OSError("busy")]})
+    assert reader.sample(9)["label"] == 9
+    assert len(store.reads(name + " ")) == 5
+
+
+def test_faults_that_stay_end_after_six_attempts(served):
+    reader, store = opened(served, {"shard-00000.tar": [OSError(f"GET ?sig={SECRET}")] * 9})
+    with pytest.raises(
+        LayoutError, match=r"s3://bucket/data/shard-00000\.tar could not be read in 6 attempts"
+    ) as caught:
+        reader.sample(0)
+    assert SECRET not in str(caught.value) and len(store.reads("shard-00000.tar ")) == 6
+
+
+def test_waits_double_and_are_spread():
+    waits: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rooms, "FIRST_WAIT_SECONDS", 0.2)
+        with pytest.raises(LayoutError, match="last: TimeoutError"):
+            retried(lambda: (_ for _ in ()).throw(TimeoutError()), "x", waits.append)
+    assert len(waits) == 5 and all(0 <= wait <= 0.2 * 2**n for n, wait in enumerate(waits))
+
+
+@pytest.mark.parametrize("error", [PermissionError(SECRET), FileNotFoundError(SECRET)])
+def test_what_another_attempt_does_not_mend_is_told_at_once(served, error):
+    reader, store = opened(served, {"shard-00000.tar": [error]})
+    with pytest.raises(LayoutError, match=r"s3://bucket/data/shard-00000\.tar") as caught:
+        reader.sample(0)
+    assert SECRET not in str(caught.value) and len(store.reads("shard-00000.tar ")) == 1
+
+
+def test_other_content_than_the_manifest_says_is_not_kept(served):
+    reader, _ = opened(served, {"shard-00000.tar": [lambda content: bytes(len(content))]})
+    with pytest.raises(LayoutError, match="other content"):
+        reader.sample(0)
+    assert not list((served.parent / "cache").rglob("shard-00000.tar*"))
+    assert reader.sample(0)["label"] == 0
+
+
+def test_the_cache_survives_a_restart(served):
+    reader, store = opened(served)
+    assert [s["label"] for s in reader] == list(range(24))
+    fetched = len(store.reads())
+    again, _ = opened(served)
+    assert [s["label"] for s in again] == list(range(24))
+    assert len(store.reads()) == fetched == 12
+
+
+def test_the_cache_keeps_its_bound_and_drops_what_was_used_longest_ago(served):
+    size = read_manifest(served).shards[0].bytes
+    reader, store = opened(served, cache_bytes=int(2.5 * size))
+    for number in range(6):
+        list(reader.read_shard(number))
+        kept = [p for p in (served.parent / "cache").rglob("shard-*") if p.is_file()]
+        assert sum(p.stat().st_size for p in kept) <= 2.5 * size
+        assert f"shard-{number:05d}.tar" in {p.name for p in kept}
+    assert {p.name for p in kept if p.suffix == ".tar"} == {"shard-00004.tar", "shard-00005.tar"}
+    assert reader.sample(0)["label"] == 0  # still mapped, though its file is gone
+    fetched = len(store.reads())
+    again, _ = opened(served, cache_bytes=int(2.5 * size))
+    assert again.sample(23)["label"] == 23 and len(store.reads()) == fetched
+    assert again.sample(0)["label"] == 0 and len(store.reads()) == fetched + 2
+
+
+def test_a_shard_larger_than_the_cache_is_told(served):
+    reader, _ = opened(served, cache_bytes=1000)
+    with pytest.raises(LayoutError, match="cache_bytes"):
+        reader.sample(0)
+
+
+def test_a_torn_file_is_never_served(served):
+    reader, store = opened(served)
+    path = reader.root / "shard-00000.tar"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"torn")
+    (path.parent / ".shard-00001.tar.99.tmp").write_bytes(b"half")
+    assert [reader.sample(n)["label"] for n in (0, 4)] == [0, 4]
+    assert len(store.reads("shard-00000.tar ")) == len(store.reads("shard-00001.tar ")) == 1
+
+
+def test_changed_data_at_one_url_is_not_mixed_with_what_was_kept(served, tmp_path):
+    opened(served)[0].sample(0)
+    convert([{**s, "label": s["label"] + 100} for s in samples()], tmp_path / "new", shards=6, processes=1)
+    shutil.rmtree(served)
+    (tmp_path / "new").rename(served)
+    assert opened(served)[0].sample(0)["label"] == 100
+
+
+def read_first(reader, ready, answers) -> None:
+    ready.wait()
+    answers.put(reader.sample(0)["label"])
+
+
+def test_processes_share_one_fetch(served):
+    context = multiprocessing.get_context("fork")
+    reader, store = opened(served)
+    ready, answers = context.Barrier(3), context.Queue()
+    children = [context.Process(target=read_first, args=(reader, ready, answers)) for _ in range(3)]
+    for child in children:
+        child.start()
+    assert [answers.get(timeout=30) for _ in children] == [0, 0, 0]
+    for child in children:
+        child.join()
+    assert len(store.reads("shard-00000.tar ")) == 1
+
+
+def test_large_files_come_in_several_reads(served, monkeypatch):
+    monkeypatch.setattr(rooms, "READ_BYTES", 4096)
+    reader, store = opened(served)
+    assert reader.sample(3)["jpg"] == bytes([3]) * 5000
+    size = (served / "shard-00000.tar").stat().st_size
+    assert len(store.reads("shard-00000.tar ")) == -(-size // 4096)
+
+
+def test_a_shard_that_is_needed_next_is_fetched_before(served):
+    reader, store = opened(served)
+    reader.will_need(1)
+    reader.will_need(1)
+    reader._layout._coming["shard-00001.tar"].result()
+    before = len(store.reads("shard-00001.tar "))
+    assert [s["label"] for s in reader.read_shard(1)] == [4, 5, 6, 7]
+    assert before == len(store.reads("shard-00001.tar ")) == 1
+    assert pickle.loads(pickle.dumps(reader)).sample(5)["label"] == 5
+
+
+def labels(batch: list[dict]) -> list[int]:
+    return [sample["label"] for sample in batch]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_read_through_fsspec(served, monkeypatch, method):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(served.parent / "cache"))
+    reader = open_dataset(f"file://{served}")
+    assert reader.sample(0)["label"] == 0
+    loader = StatefulDataLoader(reader, batch_size=5, num_workers=2, collate_fn=labels, multiprocessing_context=method)
+    assert [n for batch in loader for n in batch] == list(range(24))
+
+
+def test_a_remote_data_set_is_converted(served, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path / "cache"))
+    url = f"file://{served}"
+    made = convert(url, tmp_path / "out", "parquet", shards=2, processes=1)
+    assert [s["label"] for s in open_dataset(tmp_path / "out")] == list(range(24))
+    assert convert(url, tmp_path / "out", "parquet", shards=2, processes=1).shards_written == 0
+    assert made.manifest.samples == 24
+
+
+def test_credentials_are_nowhere(served, tmp_path):
+    url = f"s3://key:{SECRET}@bucket/data?token={SECRET}"
+    assert redacted(url) == "s3://bucket/data"
+    reader, _ = opened(served, {"shard-00000.tar": [PermissionError(url)]}, url=url)
+    with pytest.raises(LayoutError) as caught:
+        reader.sample(0)
+    store = open_store("memory://x", {"secret": SECRET})
+    convert(reader, tmp_path / "out", processes=1)
+    shown = [str(caught.value), repr(reader), repr(store), (tmp_path / "out" / "manifest.json").read_text()]
+    shown += [os.fsdecode(path) for path in (served.parent / "cache").rglob("*")]
+    assert not [text for text in shown if SECRET in text]
+    with pytest.raises(ManifestError) as missing:
+        opened(tmp_path, url=url)
+    assert SECRET not in str(missing.value)
+
+
+def test_urls_that_nothing_opens():
+    with pytest.raises(LayoutError, match="carrier://"):
+        open_dataset("carrier://pigeon")
