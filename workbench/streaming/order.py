@@ -105,18 +105,28 @@ def shuffled(count: int, *seeds: int) -> np.ndarray:
     (NEP 19), and a state must mean the same after an upgrade. The hash is the finaliser of SplitMix64 (Steele, Lea
     and Flood, "Fast splittable pseudorandom number generators", 2014).
     """
-    key = np.uint64(0)
+    key = 0
+    for seed in seeds:
+        key = _mixed_number(key + seed + _GAMMA)
     with np.errstate(over="ignore"):
-        for seed in seeds:
-            key = _mixed(key + np.uint64(seed & 0xFFFFFFFFFFFFFFFF) + _GAMMA)
-        hashes = _mixed(key + _GAMMA * np.arange(1, count + 1, dtype=np.uint64))
+        hashes = _mixed(np.uint64(key) + np.uint64(_GAMMA) * np.arange(1, count + 1, dtype=np.uint64))
     return np.argsort(hashes, kind="stable")
 
 
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_GAMMA = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def _mixed(values: np.ndarray | np.uint64) -> np.ndarray | np.uint64:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+def _mixed(values: np.ndarray) -> np.ndarray:
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
     return values ^ (values >> np.uint64(31))
+
+
+def _mixed_number(value: int) -> int:
+    """The same for one number; NumPy's scalars take ten times as long as Python's integers."""
+    value &= _MASK
+    value = (value ^ (value >> 30)) * _FIRST & _MASK
+    value = (value ^ (value >> 27)) * _SECOND & _MASK
+    return value ^ (value >> 31)
