@@ -8,6 +8,7 @@ from workbench.layouts.parquet_settings import ParquetOptions, RowGroupAdvice, a
 from workbench.layouts.plan import ShardAdvice, advise_shards
 from workbench.layouts.protocol import KEY, FileEntry, Sample, Shard
 from workbench.layouts.reader import ShardedReader, open_dataset
+from workbench.layouts.remote import open_remote
 from workbench.layouts.tokens import TokenOptions
 from workbench.layouts.transforms import resize_images, tokenise
 
@@ -29,6 +30,7 @@ __all__ = [
     "advise_shards",
     "convert",
     "open_dataset",
+    "open_remote",
     "prepare_layouts",
     "read_manifest",
     "resize_images",

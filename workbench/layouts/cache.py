@@ -57,7 +57,7 @@ class FileCache:
             return path
         if entry.bytes > self.limit_bytes:
             raise LayoutError(
-                f"{entry.path} has {format_bytes(entry.bytes)} and the cache may hold {format_bytes(self.limit_bytes)}: "
+                f"{entry.path} has {format_bytes(entry.bytes)} and the cache holds {format_bytes(self.limit_bytes)}: "
                 "raise cache_bytes, or write smaller shards."
             )
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ class FileCache:
             with publishing(path) as file:
                 write(file)
                 if file.tell() != entry.bytes:
-                    raise LayoutError(f"{entry.path} came with {file.tell():,} bytes, not {entry.bytes:,}: try again.")
+                    raise LayoutError(f"{entry.path} came with {file.tell():,} of {entry.bytes:,} bytes: try again.")
         return path
 
     def bytes(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import LayoutError
 
 if TYPE_CHECKING:
-    from workbench.layouts.reader import ShardedReader
+    from workbench.layouts.sharded import ShardedReader
 
 ROW_GROUP_BYTES = {"sequential": 32 << 20, "random": 512 << 10}
 """Access pattern -> target bytes of a row group.

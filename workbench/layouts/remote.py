@@ -19,8 +19,8 @@ from workbench.layouts.cache import FileCache
 from workbench.layouts.files import FilesLayout, FilesShard, read_file
 from workbench.layouts.manifest import MANIFEST_NAME, parse_manifest
 from workbench.layouts.protocol import FileEntry, Layout, OpenShard, Sample, Shard
-from workbench.layouts.reader import ShardedReader
 from workbench.layouts.registry import LAYOUTS
+from workbench.layouts.sharded import ShardedReader
 from workbench.layouts.stores import Store, open_store
 from workbench.machine import parse_bytes
 
