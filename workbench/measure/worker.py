@@ -22,6 +22,7 @@ from workbench.measure.processes import tie_future_forks
 TASKS = {
     "probe": "workbench.measure.probing:probe",
     "measure": "workbench.measure.measuring:measure",
+    "diagnose": "workbench.measure.diagnosing:diagnose",
     "stages": "workbench.measure.stage_reading:stages",
 }
 """What a trial can do: a function of (task, channel, source, step) that returns a JSON-ready dict."""
