@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from workbench.errors import ResumeError, SettingsError
+from workbench.errors import SettingsError
 from workbench.streaming.order import shuffled
 from workbench.streaming.packing import Row, rows_of
 from workbench.streaming.running import Running
+from workbench.streaming.windows import Windows, check_made_alike
 
 NO_LABEL = -100
 """What ``torch.nn.functional.cross_entropy`` ignores unless told otherwise."""
 NO_DOCUMENT = -1
 LABELS = ("next", "same")
 POSITIONS = ("piece", "document")
-
-
-@dataclass(frozen=True)
-class RowPlace:
-    """Where the next row is.
-
-    Attributes:
-        source: The source's state before the first document of the window; None where it keeps none.
-        read: Documents read in this pass before that one.
-        rows: Rows of the window that were handed out.
-    """
-
-    source: dict[str, Any] | None
-    read: int = 0
-    rows: int = 0
 
 
 class PackedStream(IterableDataset):
@@ -94,19 +80,11 @@ class PackedStream(IterableDataset):
         self.source, self.length, self.strategy = source, length, strategy
         self.window_rows, self.overlong, self.field = window_rows, overlong, field
         self.batch_size, self.pad_id, self.labels, self.positions = batch_size, pad_id, labels, positions
-        self._resumable = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
-        self._pending: RowPlace | None = None
-        self._place: RowPlace | None = None
+        self._windows = Windows(source)
         self._running = Running()
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        documents = iter(self.source)
-        begun, self._pending = self._pending, None
-        if begun is not None and not self._resumable:
-            for _ in range(begun.read):
-                next(documents, None)
-        self._place = begun or RowPlace(self._source_state())
-        return self._running.begin(self._handed_out(documents, self._place))
+        return self._running.begin(self._handed_out(self._windows.begin()))
 
     def set_epoch(self, epoch: int) -> None:
         """Pass ``epoch`` on to the source."""
@@ -114,8 +92,7 @@ class PackedStream(IterableDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """The source's state where the window began, and the rows handed out since."""
-        place = self._place or self._pending or RowPlace(self._source_state())
-        return {"source": place.source, "read": place.read, "rows": place.rows, "packing": self._packing()}
+        return {**self._windows.state_dict(), "packing": self._packing()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on after the last row handed out.
@@ -124,19 +101,8 @@ class PackedStream(IterableDataset):
             ResumeError: A pass is running; the state was saved under other packing; or the source refuses its part.
         """
         self._running.refuse()
-        if not isinstance(state, Mapping) or "packing" not in state:
-            raise ResumeError(f"{str(state)[:80]} is not the state of a PackedStream: load what its state_dict() gave.")
-        mine = self._packing()
-        differ = [
-            f"{k} {state['packing'].get(k)!r} then and {v!r} now"
-            for k, v in mine.items()
-            if state["packing"].get(k) != v
-        ]
-        if differ:
-            raise ResumeError(f"The state was packed otherwise ({', '.join(differ)}): pack as it was saved.")
-        if self._resumable:
-            self.source.load_state_dict(state["source"])
-        self._pending, self._place = RowPlace(state["source"], state["read"], state["rows"]), None
+        check_made_alike(state, "packing", self._packing(), "PackedStream")
+        self._windows.load_state_dict(state)
 
     def _packing(self) -> dict[str, Any]:
         return {
@@ -147,32 +113,22 @@ class PackedStream(IterableDataset):
             "batch_size": self.batch_size,
         }
 
-    def _source_state(self) -> dict[str, Any] | None:
-        return self.source.state_dict() if self._resumable else None
-
-    def _handed_out(self, documents: Iterator[Any], begun: RowPlace) -> Iterator[dict[str, torch.Tensor]]:
+    def _handed_out(self, documents: Iterator[Any]) -> Iterator[dict[str, torch.Tensor]]:
         batch: list[dict[str, np.ndarray]] = []
-        for place, row in self._rows(documents, begun):
+        for place, row in self._windows.things(documents, self._window, self._rows):
             batch.append(row)
             if len(batch) == (self.batch_size or 1):
-                self._place = place
+                self._windows.place = place
                 yield self._as_tensors(batch)
                 batch = []
         if batch:
-            self._place = place
+            self._windows.place = place
             yield self._as_tensors(batch)
 
-    def _rows(self, documents: Iterator[Any], begun: RowPlace) -> Iterator[tuple[RowPlace, dict[str, np.ndarray]]]:
-        """Every row with the place that follows it."""
-        while True:
-            window, read = self._window(documents)
-            if not window:
-                return
-            rows = rows_of([len(document) for document in window], self.length, self.strategy, self.overlong)
-            order = shuffled(len(rows), sum(map(len, window))).tolist()
-            for at in range(begun.rows, len(order)):
-                yield RowPlace(begun.source, begun.read, at + 1), self._row(window, rows[order[at]])
-            begun = RowPlace(self._source_state(), begun.read + read)
+    def _rows(self, window: list[np.ndarray]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        rows = rows_of([len(document) for document in window], self.length, self.strategy, self.overlong)
+        order = shuffled(len(rows), sum(map(len, window))).tolist()
+        return [partial(self._row, window, rows[number]) for number in order]
 
     def _window(self, documents: Iterator[Any]) -> tuple[list[np.ndarray], int]:
         """The documents to pack together, empty ones left out, and how many were read."""

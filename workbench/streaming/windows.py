@@ -1,0 +1,111 @@
+"""Samples of a source window by window, each window made into rows or batches, with a state after every one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.errors import ResumeError
+
+
+@dataclass(frozen=True)
+class WindowPlace:
+    """Where the next thing is that a window is made into.
+
+    Attributes:
+        source: The source's state before the first sample of the window; None where it keeps none.
+        read: Samples read in this pass before that one.
+        given: Things of the window that were handed out.
+    """
+
+    source: dict[str, Any] | None
+    read: int = 0
+    given: int = 0
+
+
+class Windows:
+    """Reads a source window by window, and knows the place after each thing that was handed out.
+
+    A resume reads the window that it falls into again: nothing of it needs to be in a state. A source with
+    ``state_dict`` and ``load_state_dict`` is resumed by them; of another, what was read is read again and skipped.
+
+    Args:
+        source: An iterable of samples.
+    """
+
+    def __init__(self, source: Iterable[Any]) -> None:
+        self.source = source
+        self.resumable = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+        self.place: WindowPlace | None = None
+        self._pending: WindowPlace | None = None
+
+    def begin(self) -> Iterator[Any]:
+        """Begin a pass, where ``load`` said or anew; returns the samples."""
+        samples = iter(self.source)
+        begun, self._pending = self._pending, None
+        if begun is not None and not self.resumable:
+            for _ in range(begun.read):
+                next(samples, None)
+        self.place = begun or WindowPlace(self._source_state())
+        return samples
+
+    def things(
+        self,
+        samples: Iterator[Any],
+        collect: Callable[[Iterator[Any]], tuple[list[Any], int]],
+        make: Callable[[list[Any]], list[Callable[[], Any]]],
+    ) -> Iterator[tuple[WindowPlace, Any]]:
+        """Everything that windows are made into, each with the place that follows it.
+
+        Args:
+            samples: What ``begin`` returned.
+            collect: Reads one window and says how many samples it read; an empty window ends the pass.
+            make: Turns a window into functions that make one thing each, in an order that only the window determines.
+        """
+        begun = self.place
+        while True:
+            window, read = collect(samples)
+            if not window:
+                return
+            makers = make(window)
+            for at in range(begun.given, len(makers)):
+                yield WindowPlace(begun.source, begun.read, at + 1), makers[at]()
+            begun = WindowPlace(self._source_state(), begun.read + read)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place after what was handed out last, as plain values."""
+        place = self.place or self._pending or WindowPlace(self._source_state())
+        return {"source": place.source, "read": place.read, "given": place.given}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on from there.
+
+        Raises:
+            ResumeError: The source refuses its part of the state.
+        """
+        if self.resumable:
+            self.source.load_state_dict(state["source"])
+        self._pending, self.place = WindowPlace(state["source"], state["read"], state["given"]), None
+
+    def _source_state(self) -> dict[str, Any] | None:
+        return self.source.state_dict() if self.resumable else None
+
+
+def check_made_alike(saved: Mapping[str, Any] | Any, key: str, mine: Mapping[str, Any], name: str) -> None:
+    """Do nothing if a state was saved by a stream that makes the same of the same window.
+
+    Args:
+        saved: The state.
+        key: Where in it the settings lie.
+        mine: The settings of the stream that loads it.
+        name: What the stream is called.
+
+    Raises:
+        ResumeError: It is another's state, or settings differ; the sentence names them.
+    """
+    if not isinstance(saved, Mapping) or not isinstance(saved.get(key), Mapping):
+        raise ResumeError(f"{str(saved)[:80]} is not the state of a {name}: load what its state_dict() gave.")
+    differ = [f"{k} {saved[key].get(k)!r} then and {v!r} now" for k, v in mine.items() if saved[key].get(k) != v]
+    if differ:
+        raise ResumeError(f"The state is of another {name} ({', '.join(differ)}): make it as it was saved.")
