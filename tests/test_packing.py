@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.errors import ResumeError, SettingsError
+from workbench.streaming.loader import StreamLoader
 from workbench.streaming.masks import block_mask, dense_mask
 from workbench.streaming.packed import NO_DOCUMENT, NO_LABEL, PackedStream
 from workbench.streaming.packing import STRATEGIES, packing_report, rows_of
@@ -265,6 +266,30 @@ def test_a_state_of_other_packing_or_loaded_too_late_is_refused():
     next(rows)
     with pytest.raises(ResumeError, match=r"before iter\(\)"):
         running.load_state_dict(state)
+
+
+def test_the_stream_loader_guards_packed_streams_too():
+    def make(num_workers: int) -> StreamLoader:
+        return StreamLoader(PackedStream(stream_of([5, 6] * 9), 8), batch_size=None, num_workers=num_workers)
+
+    whole = [row["input_ids"].tolist() for row in make(0)]
+    loader = make(0)
+    rows = iter(loader)
+    before = [next(rows)["input_ids"].tolist() for _ in range(4)]
+    state = loader.state_dict()
+    with pytest.raises(ResumeError, match="already being iterated"):
+        loader.load_state_dict(state)
+    resumed = make(0)
+    resumed.load_state_dict(state)
+    assert before + [row["input_ids"].tolist() for row in resumed] == whole
+    with pytest.raises(ResumeError, match="resume with the numbers that it was saved with"):
+        make(2).load_state_dict(state)
+    with pytest.raises(TypeError, match="PackedStream does not know"):
+        len(make(0))
+    fresh = make(1)
+    again = make(1)
+    again.load_state_dict(fresh.state_dict())
+    assert [row["input_ids"].tolist() for row in again] == [row["input_ids"].tolist() for row in make(1)]
 
 
 def test_memory_is_bounded_by_the_window():

@@ -28,6 +28,8 @@ class StreamLoader(StatefulDataLoader):
     * ``state_dict`` before the first pass starts no workers;
     * ``len`` is exact for any number of workers.
 
+    A ``PackedStream`` or ``BudgetStream`` over a ``ShardStream`` is taken too; its states need the same numbers.
+
     A state with the same numbers goes on in the very order of the run that saved it. With other numbers every worker
     takes one contiguous run of what was left, in the epoch's order.
     """
@@ -38,8 +40,14 @@ class StreamLoader(StatefulDataLoader):
         super().__init__(dataset, batch_size, **options)
 
     def __len__(self) -> int:
-        """Batches of this rank in a whole epoch."""
+        """Batches of this rank in a whole epoch.
+
+        Raises:
+            TypeError: The data set packs or sorts samples, and only reading them tells how many batches they make.
+        """
         stream = self._stream()
+        if stream is not self.dataset:
+            raise TypeError(f"{type(self.dataset).__name__} does not know its batches before it has read its samples.")
         if self.batch_size is None:
             return len(stream)
         samples = [stream.samples_of(worker, self.num_workers) for worker in range(max(1, self.num_workers))]
@@ -49,7 +57,7 @@ class StreamLoader(StatefulDataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batch handed out last, for ``load_state_dict``."""
-        if self._iterator is None:
+        if self._iterator is None and (self.next_iter_state or self._stream() is self.dataset):
             return dict(self.next_iter_state or self._stream().planned_state())
         return {**super().state_dict(), _BATCHING: {"batch_size": self.batch_size, "drop_last": self.drop_last}}
 
@@ -74,6 +82,11 @@ class StreamLoader(StatefulDataLoader):
         states = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
         stream = self._stream()
         own = self._own(states, stream)
+        if own is None and stream is not self.dataset:
+            raise ResumeError(
+                f"The state was saved with other numbers of workers or ranks, and what {type(self.dataset).__name__} "
+                "has half handed out cannot be split anew: resume with the numbers that it was saved with."
+            )
         if own is not None:
             super().load_state_dict(own)
             return
@@ -94,17 +107,21 @@ class StreamLoader(StatefulDataLoader):
         for state in states:
             if "consumed" in state:
                 continue
-            places = [Place.from_dict(of_worker, stream.identity) for of_worker in worker_states(state)]
+            own = worker_states(state)
+            found = own if stream is self.dataset else [of_worker["source"] for of_worker in own]
+            places = [Place.from_dict(of_worker, stream.identity) for of_worker in found]
             if {place.seat for place in places} == wanted:
                 return state
         return None
 
     def _stream(self) -> ShardStream:
-        if not isinstance(self.dataset, ShardStream):
+        stream = self.dataset if isinstance(self.dataset, ShardStream) else getattr(self.dataset, "source", None)
+        if not isinstance(stream, ShardStream):
             raise ResumeError(
-                f"StreamLoader reads a ShardStream, and {type(self.dataset).__name__} is none: use StatefulDataLoader."
+                f"StreamLoader reads a ShardStream or what is packed or batched from one, and "
+                f"{type(self.dataset).__name__} is neither: use StatefulDataLoader."
             )
-        return self.dataset
+        return stream
 
 
 class _DirectIterator(_StatefulSingleProcessDataLoaderIter):
