@@ -67,3 +67,7 @@ class BatchCheckError(WorkbenchError, AssertionError):
 
 class ResumeError(WorkbenchError, ValueError):
     """A saved position cannot be continued here: other data, another seed or another split, or loaded too late."""
+
+
+class CacheError(WorkbenchError):
+    """A folder of cached samples belongs to other data, or a sample cannot be kept in it."""
