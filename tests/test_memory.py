@@ -10,7 +10,8 @@ import time
 import pytest
 
 from workbench.measure import memory
-from workbench.measure.watch import GROWTH_NOISE_BYTES, Output, growth
+from workbench.measure.growth import Held, growth
+from workbench.measure.watch import Output
 
 ROLLUP = """55d0-7ffd ---p 00000000 00:00 0    [rollup]
 Rss:               2000 kB
@@ -121,13 +122,47 @@ def test_a_peak_between_two_readings_shows_in_the_high_water_mark():
     process.stdout.close()
 
 
-def test_growth_is_per_1000_samples_and_needs_enough_of_them():
-    assert growth([]) == (None, None, None)
-    assert growth([(100, 50 << 20)]) == (None, None, None)
-    grown = GROWTH_NOISE_BYTES + (20 << 20)
-    assert growth([(100, 50 << 20), (1100, (50 << 20) + grown)]) == (grown, 1000, True)
-    assert growth([(100, 50 << 20), (200, (50 << 20) + grown)])[2] is False
-    assert growth([(100, 50 << 20), (9100, (50 << 20) + 1000)])[2] is False
+MIB = 1 << 20
+
+
+def held(samples: int, private_mib: float, resident_mib: float = 500, main_mib: float = 60) -> Held:
+    """A reading of a tree of two processes, one worker, batches of 10."""
+    return Held(samples, samples / 10, int(private_mib * MIB), int(main_mib * MIB), int(resident_mib * MIB), 2)
+
+
+def test_growth_needs_two_readings_with_samples_between_them():
+    assert growth([]) is None
+    assert growth([held(10, 100)]) is None
+    assert growth([held(10, 100), held(10, 200)]) is None
+
+
+def test_growth_after_the_warm_up_is_growth():
+    found = growth([held(10, 100), held(200, 180), held(5200, 280)])
+    assert (found.established, found.kind, found.in_workers, found.samples) == (True, "anonymous", True, 5000)
+    assert found.bytes_per_1000_samples == pytest.approx(20 * MIB)
+
+
+def test_growth_in_the_main_process_is_told_apart():
+    assert growth([held(10, 100), held(200, 100), held(5200, 200, main_mib=160)]).in_workers is False
+
+
+def test_what_fills_during_the_warm_up_is_start_up():
+    assert not growth([held(10, 100, 300), held(200, 180, 380), held(5200, 182, 382)]).established
+
+
+def test_private_pages_without_a_larger_resident_set_are_copies_on_write():
+    found = growth([held(10, 100), held(3000, 140), held(9000, 141)])
+    assert (found.established, found.kind, found.samples) == (True, "copy-on-write", 8990)
+
+
+def test_workers_that_started_anew_are_compared_by_their_own_samples():
+    found = growth([held(10, 100), held(3000, 140), held(50, 104)])
+    assert (found.established, found.samples) == (True, 2990)
+
+
+def test_too_few_rounds_or_too_few_bytes_establish_nothing():
+    assert not growth([held(10, 100), held(20, 100), held(60, 300)]).established
+    assert not growth([held(10, 100), held(200, 100), held(9000, 109)]).established
 
 
 def test_output_keeps_its_beginning_and_its_end():

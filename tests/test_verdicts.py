@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure.verdicts import judge, make_run, overhead, repeated_warnings
+from workbench.measure.records import Memory
+from workbench.measure.verdicts import judge, make_run, overhead, project, repeated_warnings
 
 LIMITS = {"deadline_seconds": 60, "silence_seconds": 15, "memory_bytes": 4 << 30, "floor_bytes": 1 << 30}
 WINDOW = {"at_seconds": 0.0, "seconds": 0.5, "batches": 10, "samples": 40, "foreign_cores": 0.0}
 TWO = LoaderSettings(num_workers=2)
+WRONG = {"status": "wrong_data", "reason": "lost"}
 
 
 def seen(ended: str, **more: Any) -> dict[str, Any]:
@@ -27,10 +30,10 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
     [
         (seen("finished", done={}, windows=[WINDOW]), "ok", ""),
         (seen("finished", done={}, windows=[]), "failed", "nothing could be measured in 10 batches"),
-        (seen("finished", done={"check": {"status": "wrong_data", "reason": "lost"}}, windows=[WINDOW]), "wrong_data", "lost"),
+        (seen("finished", done={"check": WRONG}, windows=[WINDOW]), "wrong_data", "lost"),
         (seen("finished", error=error("KeyError", "'a'", worker=1)), "failed", "KeyError: 'a' (user.py:7 in f)"),
-        (seen("finished", error=error("RuntimeError", "gone", exit_codes={"0": -9})), "killed", "worker 0 was killed (SIGKILL)"),
-        (seen("finished", error=error("ConnectionResetError", "", exit_codes={"1": -7})), "failed", "SIGBUS"),
+        (seen("finished", error=error("OSError", "x", exit_codes={"0": -9})), "killed", "0 was killed (SIGKILL)"),
+        (seen("finished", error=error("OSError", "", exit_codes={"1": -7})), "failed", "SIGBUS"),
         (seen("finished", error=error("RuntimeError", "x", exit_codes={"1": 7})), "failed", "worker 1 exited with code 7"),
         (seen("finished", error=error("ValueError", "x", worker=0, exit_codes={"1": -15})), "failed", "ValueError: x"),
         (seen("finished", error=error("MemoryError", "")), "over_memory", "fewer workers"),
@@ -85,3 +88,30 @@ def test_the_same_warning_is_shown_once_with_a_count():
 def test_overhead_is_wall_time_that_the_loader_and_the_clock_do_not_account_for():
     assert overhead({"done": {"accounted_seconds": 2.0}, "wall_seconds": 2.25}) == 0.25
     assert overhead({"done": None, "wall_seconds": 2.25}) is None
+
+
+GROWING = Memory(
+    peak_pss_bytes=1 << 30,
+    growth_bytes_per_1000_samples=float(1 << 20),
+    growth_samples=5000,
+    growth_established=True,
+    growth_in_workers=True,
+    growth_kind="anonymous",
+)
+
+
+def test_established_growth_is_projected_to_the_end_of_an_epoch():
+    assert project(GROWING, 10_000, 110_000).projected_peak_bytes == (1 << 30) + (100 << 20)
+    assert project(GROWING, 10_000, 5_000).projected_peak_bytes == 1 << 30
+    assert project(GROWING, 10_000, None).projected_peak_bytes is None
+    assert project(replace(GROWING, growth_kind="copy-on-write"), 10_000, 110_000).projected_peak_bytes is None
+
+
+def test_a_projected_peak_over_the_limit_does_not_pass_and_growth_is_told_with_its_samples():
+    verdict = seen("finished", done={"samples": 0}, windows=[WINDOW], memory=asdict(GROWING))
+    run = make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=100_000)
+    assert run.status == "ok"
+    assert "per 1,000 samples in the workers, seen over 5,000 samples" in run.notes[0]
+    run = make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=10_000_000)
+    assert run.status == "over_memory"
+    assert "by the end of an epoch, over the limit of" in run.reason

@@ -37,7 +37,6 @@ class Clock:
         during a window. A loader so slow that this would take longer than the measurement itself is cut short after
         one round: it cannot have banked anything, since each of its batches was waited for.
         """
-        self._channel.send(phase="warm-up")
         begun = time.perf_counter()
         self._discard(begun)
         first = self._stream.batches
@@ -52,19 +51,30 @@ class Clock:
                 return
             self._stream.take()
 
-    def read_memory(self, *, go_on: bool) -> None:
-        """Lets the queue fill and has the warden read memory while nothing is timed.
+    def drain(self) -> None:
+        """Uses up what was banked while nothing was timed."""
+        self._discard(time.perf_counter())
 
-        Args:
-            go_on: Whether windows follow; then what was banked meanwhile is discarded.
-        """
+    def first_round(self) -> None:
+        """Takes a batch from every worker: from here on, growth is not start-up any more."""
+        self._channel.send(phase="warm-up")
+        for _ in range(self._round):
+            self._stream.take()
+
+    def fill_queue(self) -> None:
+        """Waits until the queue is full, where the loader's memory has its peak."""
         begun = time.perf_counter()
         time.sleep(min(FULL_QUEUE_SECONDS, self._queue / max(self._rate, 1e-3)) if self._queue else 0.0)
-        self._channel.send(memory=True, samples=self._stream.samples)
+        self.waited_seconds += time.perf_counter() - begun
+
+    def read_memory(self) -> None:
+        """Has the warden read memory exactly while nothing is timed."""
+        begun = time.perf_counter()
+        stream = self._stream
+        taken = {"samples": stream.worker_samples, "batches": stream.worker_batches, "workers": self._round}
+        self._channel.send(memory=taken)
         self._channel.wait_for_go()
         self.waited_seconds += time.perf_counter() - begun
-        if go_on:
-            self._discard(time.perf_counter())
 
     def measure(self) -> None:
         """Takes windows one after another without a pause until the warden says that they suffice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import time
@@ -22,6 +23,8 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
     plan = task["plan"]
     entered = time.perf_counter()
     loader = source.build(settings)
+    if plan["measure_growth"]:
+        gc.freeze()  # else the collector's first pass in a worker un-shares what it inherited, which looks like growth
     done: dict[str, Any] = {"start_method": _start_method(loader, settings)}
     stream = Stream(loader, _counter_when_known(task), step, progress_counter(task))
     channel.send(phase="first batch")
@@ -35,11 +38,16 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
         stream.samples = stream.count(batch)
     del batch
     watched = Clock(stream, settings, plan, channel)
+    watched.first_round()
+    if plan["measure_growth"]:
+        watched.read_memory()
     watched.warm_up()
     if plan["measure_growth"]:
-        watched.read_memory(go_on=True)
+        watched.read_memory()
+        watched.drain()
     watched.measure()
-    watched.read_memory(go_on=False)
+    watched.fill_queue()
+    watched.read_memory()
     if plan["measure_edge"]:
         channel.send(phase="epoch edge")
         edge = stream.edges or [stream.end_epoch_early()]
@@ -50,7 +58,7 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
     done["shutdown_seconds"] = time.perf_counter() - begun
     done |= watched.intervals()
     done["accounted_seconds"] = time.perf_counter() - entered - watched.waited_seconds
-    done |= {"mode": watched.mode, "batches": stream.batches}
+    done |= {"mode": watched.mode, "batches": stream.batches, "samples": stream.samples}
     if plan["check_data"] and task["reference"]:
         channel.send(phase="data check")
         begun = time.perf_counter()

@@ -31,6 +31,7 @@ class TreeCost:
         cost_bytes: PSS of the tree, with shared memory replaced by the larger of what is mapped and what is held
             open, since a batch on its way between two processes is held open but mapped by neither.
         anonymous_bytes: Proportional share of anonymous pages.
+        main_anonymous_bytes: Of these, those of the first process: the one that a training loop would run in.
         file_bytes: Proportional share of file-backed pages (page cache, reclaimable).
         shared_bytes: Shared memory: mapped share, or bytes held open where that is more.
         shm_bytes: Bytes of shared-memory files that the tree holds open or has named.
@@ -40,6 +41,7 @@ class TreeCost:
 
     cost_bytes: int
     anonymous_bytes: int
+    main_anonymous_bytes: int
     file_bytes: int
     shared_bytes: int
     shm_bytes: int
@@ -117,8 +119,10 @@ def exact_cost(pids: list[int], server: int | None = None) -> TreeCost:
             server still maps (the trial has written its own copies, or never needed them) are left out.
     """
     parts = {"Pss": 0, "Pss_Anon": 0, "Pss_File": 0, "Pss_Shmem": 0, "Rss": 0}
+    main_anonymous = 0
     for pid in pids:
         rollup = parse_rollup(_text(f"/proc/{pid}/smaps_rollup"))
+        main_anonymous = rollup.get("Pss_Anon", 0) if pid == pids[0] else main_anonymous
         for key in parts:
             parts[key] += rollup.get(key, 0)
     if server is not None:
@@ -132,6 +136,7 @@ def exact_cost(pids: list[int], server: int | None = None) -> TreeCost:
     return TreeCost(
         cost_bytes=parts["Pss"] - parts["Pss_Shmem"] + shared,
         anonymous_bytes=parts["Pss_Anon"],
+        main_anonymous_bytes=main_anonymous,
         file_bytes=parts["Pss_File"],
         shared_bytes=shared,
         shm_bytes=held,

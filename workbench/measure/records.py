@@ -54,6 +54,11 @@ class Memory:
         shared_bytes: Shared-memory part at the last exact reading.
         growth_bytes_per_1000_samples: Growth between the two exact readings, per 1,000 samples.
         growth_samples: How many samples lie between those two readings.
+        growth_in_workers: Whether most of it happened in worker processes; None when nothing grew.
+        growth_kind: "copy-on-write" where forked workers un-share pages by touching Python objects, "anonymous" where
+            something keeps what it has read, "" where nothing is established.
+        projected_peak_bytes: `peak_pss_bytes` plus what established growth adds until the end of an epoch; None when
+            nothing is established or the epoch's length is not known.
         growth_established: Whether the growth exceeds what start-up noise explains over enough samples; None when
             there were not two readings.
         peak_descriptors: Most open descriptors of any one process of the tree.
@@ -68,6 +73,9 @@ class Memory:
     shared_bytes: int | None = None
     growth_bytes_per_1000_samples: float | None = None
     growth_samples: int | None = None
+    growth_in_workers: bool | None = None
+    growth_kind: str = ""
+    projected_peak_bytes: int | None = None
     growth_established: bool | None = None
     peak_descriptors: int | None = None
     sampling_seconds: float | None = None
@@ -133,6 +141,7 @@ class TrialRun:
         peak_threads: Most threads alive in the tree at once.
         start_method: Start method the workers really had ("" at 0 workers).
         cold: True for the first run of a sweep, whose files may not have been in the page cache.
+        screened: True for a short first look, which checked neither data nor memory growth nor an epoch's edge.
         noisy: True when other programs used the cores through most windows.
         batches_total: All batches taken, warm-up included.
         worker_samples: Samples that each worker delivered while data were checked, or None.
@@ -161,6 +170,7 @@ class TrialRun:
     peak_threads: int | None = None
     start_method: str = ""
     cold: bool = False
+    screened: bool = False
     noisy: bool = False
     batches_total: int = 0
     worker_samples: tuple[int, ...] | None = None

@@ -30,6 +30,8 @@ class Stream:
         self.iterator: Any = None
         self.batches = 0
         self.samples = 0
+        self.worker_batches = 0
+        self.worker_samples = 0
         self.epochs_ended = 0
         self.edges: list[float] = []
         self.arrived = time.perf_counter()
@@ -40,7 +42,8 @@ class Stream:
         self.iterator = iter(self.loader)
         batch = next(self.iterator)
         self.arrived = time.perf_counter()
-        self.batches, self.samples = 1, self.count(batch)
+        self.batches = self.worker_batches = 1
+        self.samples = self.worker_samples = self.count(batch)
         self._progress[0] = 1
         if self._step is not None:
             self._step(batch)
@@ -56,7 +59,10 @@ class Stream:
         arrived = self.arrived = time.perf_counter()
         self.batches += 1
         self._progress[0] = self.batches
-        self.samples += self.count(batch)
+        samples = self.count(batch)
+        self.samples += samples
+        self.worker_batches += 1
+        self.worker_samples += samples
         if self._step is not None:
             self._step(batch)
         return arrived, ended
@@ -65,6 +71,8 @@ class Stream:
         self.epochs_ended += 1
         _advance_epoch(self.loader, self.epochs_ended)
         if not hasattr(self.loader, "__next__"):
+            if getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "persistent_workers", False):
+                self.worker_batches = self.worker_samples = 0
             self.iterator = None  # workers of the old epoch end before those of the next begin, as in a for loop
         self.iterator = iter(self.loader)
         try:

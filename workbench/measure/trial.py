@@ -152,7 +152,15 @@ class TrialServer:
             started, cold = time.time(), not self._ran
             verdict = self._command(task, limits, settings)
             self._ran = True
-            return make_run(settings, verdict, limits, cores=self.cores, started_at=started, cold=cold)
+            return make_run(
+                settings,
+                verdict,
+                limits,
+                cores=self.cores,
+                started_at=started,
+                cold=cold,
+                epoch_samples=probe.epoch_samples,
+            )
 
     def ask(self, kind: str, settings: LoaderSettings, plan: TrialPlan | None = None, **details: Any) -> dict[str, Any]:
         """Has another task of `worker.TASKS` done in a process of its own, and returns the warden's summary.

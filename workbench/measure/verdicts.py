@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
@@ -33,6 +34,10 @@ _CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
 
 SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer workers or a smaller prefetch_factor"
 MEMORY_ADVICE = "use fewer workers or a smaller prefetch_factor"
+GROWTH_ADVICE = {
+    "copy-on-write": "forked workers copy pages of plain Python objects as they touch them; keep those in arrays",
+    "anonymous": "something keeps what it has read, such as a cache without a bound or itertools.cycle",
+}
 DESCRIPTOR_ADVICE = (
     "put many small tensors into one, raise the limit (ulimit -n), or share by file_system "
     "(torch.multiprocessing.set_sharing_strategy)"
@@ -52,6 +57,7 @@ def make_run(
     cores: int,
     started_at: float,
     cold: bool,
+    epoch_samples: int | None = None,
 ) -> TrialRun:
     """The record of one run.
 
@@ -62,12 +68,17 @@ def make_run(
         cores: Cores that the trial could use.
         started_at: Seconds since the epoch (UTC).
         cold: Whether this was the first run of its sweep.
+        epoch_samples: Samples of an epoch, where known; growth is projected to its end.
     """
     status, reason = judge(settings, verdict, limits)
+    memory = project(Memory(**verdict.get("memory", {})), (verdict.get("done") or {}).get("samples"), epoch_samples)
+    ceiling = limits.get("memory_bytes")
+    if status == "ok" and ceiling and (memory.projected_peak_bytes or 0) > ceiling:
+        status, reason = "over_memory", _projected_reason(memory, ceiling)
     done, error = verdict.get("done") or {}, verdict.get("error") or {}
     windows = tuple(Window(**w) for w in verdict.get("windows", ()))
     check = done.get("check") or {}
-    notes = [*check.get("notes", ()), *_notes(settings, verdict, cores)]
+    notes = [*check.get("notes", ()), *_notes(settings, verdict, cores), *_growth_note(memory)]
     if error.get("worker") is not None:
         notes.append(f"raised in worker {error['worker']}")
     return TrialRun(
@@ -82,7 +93,7 @@ def make_run(
         batch_seconds_p50=done.get("batch_seconds_p50"),
         batch_seconds_p95=done.get("batch_seconds_p95"),
         batch_seconds_max=done.get("batch_seconds_max"),
-        memory=Memory(**verdict.get("memory", {})),
+        memory=memory,
         cpu_cores_used=verdict.get("cpu_cores_used"),
         peak_threads=verdict.get("peak_threads"),
         start_method=done.get("start_method", ""),
@@ -119,6 +130,23 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
     if verdict.get("done") is not None:
         return _judge_done(verdict)
     return _judge_death(verdict.get("exit_code"), "the trial's process", verdict)
+
+
+def project(memory: Memory, samples: int | None, epoch_samples: int | None) -> Memory:
+    """The same record with the peak that growth leads to by the end of an epoch.
+
+    Only growth that goes on is projected; un-shared pages end with one private copy in every worker.
+
+    Args:
+        memory: As seen in the run.
+        samples: Samples that the run took.
+        epoch_samples: Samples of an epoch, None when not known.
+    """
+    if memory.growth_kind != "anonymous" or not epoch_samples or memory.peak_pss_bytes is None:
+        return memory
+    left = max(0, epoch_samples - (samples or 0))
+    more = (memory.growth_bytes_per_1000_samples or 0.0) * left / 1000
+    return replace(memory, projected_peak_bytes=int(memory.peak_pss_bytes + more))
 
 
 def overhead(verdict: dict[str, Any]) -> float | None:
@@ -192,6 +220,25 @@ def _memory_reason(verdict: dict[str, Any], limits: dict[str, Any], ended: str) 
             f"at {seen}; {MEMORY_ADVICE}"
         )
     return f"memory reached {seen}, over the limit of {format_bytes(limits['memory_bytes'])}; {MEMORY_ADVICE}"
+
+
+def _projected_reason(memory: Memory, ceiling: int) -> str:
+    return (
+        f"memory would reach {format_bytes(memory.projected_peak_bytes or 0)} by the end of an epoch, over the limit "
+        f"of {format_bytes(ceiling)}: it grows with the samples read; {MEMORY_ADVICE}"
+    )
+
+
+def _growth_note(memory: Memory) -> list[str]:
+    """What is known of growth, with the samples that it rests on."""
+    if not memory.growth_established or memory.growth_bytes_per_1000_samples is None:
+        return []
+    where = "in the workers" if memory.growth_in_workers else "in the process that trains"
+    end = f", {format_bytes(memory.projected_peak_bytes)} by the end of an epoch" if memory.projected_peak_bytes else ""
+    pace = format_bytes(int(memory.growth_bytes_per_1000_samples))
+    return [
+        f"memory grows with samples read: {pace} per 1,000 samples {where}, seen over {memory.growth_samples:,} samples{end}; {GROWTH_ADVICE[memory.growth_kind]}"
+    ]
 
 
 def _hang_reason(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, Any]) -> str:

@@ -227,7 +227,7 @@ class Warden:
                 watch.tell(b"s")
         elif "memory" in message:
             pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
-            cost = watch.read_exactly(pids, server, message.get("samples"))
+            cost = watch.read_exactly(pids, server, message["memory"])
             self._report({"kind": "memory", "cost_bytes": cost.cost_bytes, "rss_bytes": cost.rss_bytes})
             watch.tell(b"g")
         elif "phase" in message:

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from workbench.measure import memory
+from workbench.measure.growth import Held, growth
 from workbench.measure.records import Memory, Window
 from workbench.measure.statistics import in_run_precision, used_windows
 
@@ -33,14 +34,6 @@ BUSY_PATIENCE = 2.0
 """While other programs keep the cores busy, a run waits for quiet this many times its least length, no longer."""
 BUSY_SHARE = 0.005
 """A thread that runs for more than this share of the time counts as busy."""
-GROWTH_NOISE_BYTES = 4 << 20
-"""Growth below this, plus `GROWTH_NOISE_SHARE` of the tree, is start-up noise: the garbage collector's first pass
-over an inherited heap, caches that fill once."""
-GROWTH_NOISE_SHARE = 0.02
-GROWTH_FEWEST_SAMPLES = 200
-"""Samples between two readings below which growth is not called established, unless it is beyond doubt."""
-GROWTH_BEYOND_DOUBT = 5
-"""Times the noise from which growth needs no great number of samples: they are large ones."""
 
 
 class Output:
@@ -93,7 +86,7 @@ class Watch:
         self._last: memory.Reading | None = None
         self._own = self._foreign = 0.0
         self._warden_spent = 0.0
-        self._costs: list[tuple[int | None, memory.TreeCost]] = []
+        self._costs: list[tuple[Held | None, memory.TreeCost]] = []
         self._base: tuple[memory.TreeCost, int] | None = None
         self._peak_rss = self._peak_shm = self._peak_threads = self._peak_descriptors = self._peak_between = 0
         self._rss_since_cost = 0
@@ -254,8 +247,14 @@ class Watch:
             if exact.cost_bytes > ceiling:
                 self.ended = self.ended or "memory"
 
-    def read_exactly(self, pids: list[int], server: int | None, samples: int | None) -> memory.TreeCost:
-        """An exact reading, at a moment when the trial waits for it."""
+    def read_exactly(self, pids: list[int], server: int | None, taken: dict[str, int]) -> memory.TreeCost:
+        """An exact reading, at a moment when the trial waits for it.
+
+        Args:
+            pids: Processes of the trial, its main one first.
+            server: The process it was forked from, if any.
+            taken: `samples` and `batches` since the present workers started, and how many `workers` there are.
+        """
         begun = time.thread_time()
         cost = memory.exact_cost(pids, server)
         if self._base is not None or self._costs:
@@ -263,7 +262,11 @@ class Watch:
             swing = max(0, self._rss_since_cost - cost.rss_bytes)
             self._peak_between = max(self._peak_between, cost.cost_bytes + swing)
         self._rss_since_cost = 0
-        self._costs.append((samples, cost))
+        rounds = taken["batches"] / max(1, taken["workers"])
+        held = Held(
+            taken["samples"], rounds, cost.anonymous_bytes, cost.main_anonymous_bytes, cost.rss_bytes, len(pids)
+        )
+        self._costs.append((held, cost))
         self._base = (cost, cost.rss_bytes)
         self._peak_descriptors = max(self._peak_descriptors, cost.descriptors)
         self._peak_shm = max(self._peak_shm, cost.shm_bytes)
@@ -347,9 +350,7 @@ class Watch:
         costs = [cost for _, cost in self._costs]
         peak = max([cost.cost_bytes for cost in costs] + [self._peak_between], default=0)
         last = costs[-1] if costs else None
-        rate, samples, established = growth(
-            [(n, c.anonymous_bytes + c.shared_bytes) for n, c in self._costs if n is not None]
-        )
+        found = growth([held for held, _ in self._costs if held is not None])
         return Memory(
             peak_pss_bytes=peak or None,
             peak_rss_bytes=self._peak_rss or None,
@@ -357,9 +358,11 @@ class Watch:
             anonymous_bytes=last.anonymous_bytes if last else None,
             file_bytes=last.file_bytes if last else None,
             shared_bytes=last.shared_bytes if last else None,
-            growth_bytes_per_1000_samples=rate,
-            growth_samples=samples,
-            growth_established=established,
+            growth_bytes_per_1000_samples=found.bytes_per_1000_samples if found else None,
+            growth_samples=found.samples if found else None,
+            growth_established=found.established if found else None,
+            growth_in_workers=found.in_workers if found else None,
+            growth_kind=found.kind if found else "",
             peak_descriptors=self._peak_descriptors or None,
             sampling_seconds=self._sampling_seconds,
         )
@@ -376,21 +379,3 @@ def _busiest(spent: dict[tuple[int, int], float], seconds: float, main: int | No
 
 def _upper_quartile(values: list[int]) -> int | None:
     return sorted(values)[3 * len(values) // 4] if values else None
-
-
-def growth(readings: list[tuple[int, int]]) -> tuple[float | None, int | None, bool | None]:
-    """Growth from (samples taken so far, bytes held) at the first and last exact reading.
-
-    Bytes are anonymous and shared memory: the share of file pages moves with what other programs map.
-
-    Returns:
-        Bytes per 1,000 samples, samples between the readings, and whether growth is established: more bytes than
-        start-up explains, over enough samples. All None with fewer than two readings.
-    """
-    if len(readings) < 2 or readings[-1][0] <= readings[0][0]:
-        return None, None, None
-    samples = readings[-1][0] - readings[0][0]
-    grown = readings[-1][1] - readings[0][1]
-    noise = GROWTH_NOISE_BYTES + GROWTH_NOISE_SHARE * readings[0][1]
-    enough = samples >= GROWTH_FEWEST_SAMPLES or grown > GROWTH_BEYOND_DOUBT * noise
-    return grown * 1000 / samples, samples, enough and grown > noise
