@@ -34,7 +34,7 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
         (seen("finished", error=error("KeyError", "'a'", worker=1)), "failed", "KeyError: 'a' (user.py:7 in f)"),
         (seen("finished", error=error("OSError", "x", exit_codes={"0": -9})), "killed", "0 was killed (SIGKILL)"),
         (seen("finished", error=error("OSError", "", exit_codes={"1": -7})), "failed", "SIGBUS"),
-        (seen("finished", error=error("RuntimeError", "x", exit_codes={"1": 7})), "failed", "worker 1 exited with code 7"),
+        (seen("finished", error=error("RuntimeError", "x", exit_codes={"1": 7})), "failed", "exited with code 7"),
         (seen("finished", error=error("ValueError", "x", worker=0, exit_codes={"1": -15})), "failed", "ValueError: x"),
         (seen("finished", error=error("MemoryError", "")), "over_memory", "fewer workers"),
         (seen("finished", error=error("RuntimeError", "unable to allocate shared memory(shm)")), "failed", "/dev/shm"),

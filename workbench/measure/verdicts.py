@@ -237,7 +237,8 @@ def _growth_note(memory: Memory) -> list[str]:
     end = f", {format_bytes(memory.projected_peak_bytes)} by the end of an epoch" if memory.projected_peak_bytes else ""
     pace = format_bytes(int(memory.growth_bytes_per_1000_samples))
     return [
-        f"memory grows with samples read: {pace} per 1,000 samples {where}, seen over {memory.growth_samples:,} samples{end}; {GROWTH_ADVICE[memory.growth_kind]}"
+        f"memory grows with samples read: {pace} per 1,000 samples {where}, seen over {memory.growth_samples:,} "
+        f"samples{end}; {GROWTH_ADVICE[memory.growth_kind]}"
     ]
 
 
