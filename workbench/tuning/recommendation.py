@@ -13,6 +13,7 @@ from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
 from workbench.tuning.ranking import EQUAL_WITHIN, counts
+from workbench.tuning.start_methods import start_method_note
 from workbench.tuning.trials import surely_slower
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 OVERHEAD_BELOW = 0.8  # of the rate without workers: lower still, and workers do harm rather than no good
 TAIL_OVER_MEDIAN = 8.0  # a batch this many times the median, in every start, is the loader's and not the machine's
 STARTS_THAT_SHOW_A_TAIL = 2
+LEAST_BATCHES = 20  # in windows; a rate that rests on fewer is a first impression
+EDGE_WORTH_SAYING = 0.01  # share of an epoch that its restart must take
+EDGE_SECONDS_WORTH_SAYING = 0.1  # the same where an epoch's length is not known
 MOST_NAMED = 4  # settings that a sentence lists before it only counts them
 
 # torch warns by counting cores, which says nothing about a loader that waits; here it was measured instead.
@@ -199,13 +203,44 @@ def _head_of_line(results: Results) -> Iterator[str]:
         yield (
             f"Some batches take far longer than the rest (without workers: median {_milliseconds(middle)}, 95th "
             f"percentile {_milliseconds(late)}, longest {_milliseconds(longest)}) and hold up ready ones behind them "
-            "(head of line). A larger prefetch_factor evens that out; in_order=False lets ready batches pass, but the "
-            "order of batches then changes from run to run and a run cannot be resumed exactly."
+            "(head of line). A larger prefetch_factor evens that out and is worth a try before more workers; "
+            "in_order=False lets ready batches pass, but the order of batches then changes from run to run and a run "
+            "cannot be resumed exactly."
         )
+
+
+def _epoch_restarts(results: Results) -> Iterator[str]:
+    """What the start of every epoch costs with workers that are kept and with new ones, where it matters."""
+    best = results.ranking.order[0]
+    twin = results.trial(best.settings.replaced(persistent_workers=not best.settings.persistent_workers))
+    other = twin.epoch_edge_seconds if twin and twin is not best and counts(twin) else None
+    edge = best.epoch_edge_seconds
+    if not best.settings.num_workers or edge is None or not _matters(max(edge, other or 0.0), best, results.probe):
+        return
+    if best.settings.persistent_workers:
+        paid = f"; new workers would wait {_seconds(other)} there" if other is not None else ""
+        yield f"Workers are kept: every epoch after the first begins with {_seconds(edge)} of waiting{paid}."
+    elif twin is not None and twin.status == "wrong_data":
+        yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; keeping them spoils the data here."
+    else:
+        kept = "would spare most of it" if other is None else f"makes it {_seconds(other)} after the first epoch"
+        yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; persistent_workers=True {kept}."
+
+
+def _matters(edge_seconds: float, best: TrialResult, probe: Probe | None) -> bool:
+    samples = probe.epoch_samples if probe else None
+    if not samples or not best.samples_per_second:
+        return edge_seconds >= EDGE_SECONDS_WORTH_SAYING
+    return edge_seconds >= EDGE_WORTH_SAYING * samples / best.samples_per_second
 
 
 def _conditions(results: Results) -> Iterator[str]:
     best = results.ranking.order[0]
+    batches = sum(window.batches for run in best.runs for window in run.windows)
+    if batches < LEAST_BATCHES:
+        yield f"Too few batches to rest on: only {batches} were timed; give each run more measure_seconds."
+    if note := start_method_note(best.settings, best, results.probe):
+        yield note
     if any(run.mode == "epochs" for run in best.runs):
         yield "Epochs are so short that whole epochs were measured: the rate contains the restart of each epoch."
     if not best.settings.in_order:
@@ -223,7 +258,18 @@ def _conditions(results: Results) -> Iterator[str]:
     yield "Measured on this loader and this machine; measure again when data, transforms, batch size or machine change."
 
 
-_PARTS = (_headline, _rate, _memory, _no_workers, _ties, _unsettled, _head_of_line, _faults, _conditions)
+_PARTS = (
+    _headline,
+    _rate,
+    _memory,
+    _no_workers,
+    _ties,
+    _unsettled,
+    _epoch_restarts,
+    _head_of_line,
+    _faults,
+    _conditions,
+)
 
 
 def _memory_difference(best: TrialResult, other: TrialResult) -> str:
@@ -235,6 +281,10 @@ def _memory_difference(best: TrialResult, other: TrialResult) -> str:
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"
+
+
+def _seconds(seconds: float) -> str:
+    return _milliseconds(seconds) if seconds < 0.1 else f"{seconds:.2g} s"
 
 
 def _megabytes(size: int) -> str:

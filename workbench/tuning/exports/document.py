@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
+from workbench.tuning.start_methods import BY_PICKLING, start_method_note, start_method_of
 
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
@@ -43,7 +45,7 @@ def document_of(settings: LoaderSettings, results: Results | None = None) -> Doc
     """The document for these settings; with `results`, what was measured goes with them."""
     trial = results.trial(settings) if results is not None else None
     provenance = {} if results is None else _provenance(results, trial)
-    return Document(settings, provenance, tuple(_notes(settings, trial)))
+    return Document(settings, provenance, tuple(_notes(settings, trial, results.probe if results else None)))
 
 
 def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
@@ -71,20 +73,22 @@ def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
     }
 
 
-def _notes(settings: LoaderSettings, trial: TrialResult | None) -> list[str]:
+def _notes(settings: LoaderSettings, trial: TrialResult | None, probe: Probe | None) -> list[str]:
     notes = []
     if settings.batch_on_worker:
         notes.append(
             "Whole batches are formed by the workers: workbench.loaders.batching.whole_batches(loader) does it to a "
             "DataLoader; or give it batch_size=None and a dataset that yields batches."
         )
-    method = settings.multiprocessing_context or next((r.start_method for r in trial.runs) if trial else iter(()), "")
-    if settings.num_workers and method == "fork" and settings.multiprocessing_context is None:
+    method = start_method_of(settings, trial)
+    if note := start_method_note(settings, trial, probe):
+        notes.append(note)
+    elif method == "fork" and settings.multiprocessing_context is None:
         notes.append(
             "Workers were started by fork; where that is not the default (macOS, Windows, Linux from Python 3.14) "
             "dataset and collate_fn must be picklable."
         )
-    if settings.num_workers and method in ("spawn", "forkserver"):
+    elif method in BY_PICKLING:
         notes.append(f"Workers are started by {method}: dataset and collate_fn must be picklable.")
     return notes
 
