@@ -17,7 +17,7 @@ from workbench.errors import LayoutError
 from workbench.layouts import KEY, Manifest, open_dataset, write_manifest
 from workbench.layouts.names import checked_key, escape_key, split_member, unescape_key
 from workbench.layouts.parquet_settings import ParquetOptions, advise_row_groups
-from workbench.layouts.registry import LAYOUTS
+from workbench.layouts.registry import LAYOUTS, detect_layout
 from workbench.layouts.tar_index import index_path, read_index
 from workbench.layouts.tokens import BIN_HEADER_BYTES, TokenOptions, read_bin_header
 
@@ -432,6 +432,23 @@ def test_parquet_names_the_sample_that_does_not_fit(tmp_path, second, words):
         LAYOUTS["parquet"].write_shard(tmp_path, "s", [{KEY: "a", "x": 1}, second], ParquetOptions(schema=schema))
     assert all(word in str(caught.value) for word in words)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("names", "layout"),
+    [
+        (["a.tar", "b.tar", "a.tar.index", "README.md"], "tar"),
+        (["x.npy", "x.npy.borders.npy", "notes.txt"], "tokens"),
+        (["1.jpg", "2.jpg", "labels.npy"], "files"),
+        (["1.npy", "1.txt", "2.npy", "2.txt"], "files"),
+        ([".hidden.tar", "a.parquet", "LICENSE"], "parquet"),
+        (["a.txt"], "files"),
+    ],
+)
+def test_what_a_folder_is_taken_for(tmp_path, names, layout):
+    for name in names:
+        (tmp_path / name).touch()
+    assert detect_layout(tmp_path) == layout
 
 
 def test_mixed_shards_and_missing_folders_say_what_to_do(tmp_path):

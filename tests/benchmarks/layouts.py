@@ -11,6 +11,9 @@ sample, so that the ratio to it falls as samples grow and the copy of the bytes 
 worst case, 10,000 tiny files, use `--sample-bytes 1000 --megabytes 10`. On a machine with other work, `--clock cpu`
 leaves out the time that others took: every reader here is one thread over cached files.
 
+"At +20 ms" is a store that answers each request 20 ms late, with an empty cache: whole shards for tar (the next one is
+fetched while one is read), a request a sample for files. It is measured by the wall clock only.
+
 Targets: tar at least 8 times `webdataset` and 0.4 of the plain read, tokens 0.9 of the slice loop.
 """
 
@@ -32,12 +35,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench.layouts import KEY, convert, open_dataset
+from workbench.layouts import KEY, convert, open_dataset, open_remote
 from workbench.layouts.sources import as_sample
 
 PLAIN_READ_BYTES = 1 << 20
 BLOCK_TOKENS = 2049
 RANDOM_SAMPLES = 300
+ROUND_TRIP_SECONDS = 0.02
+FAR_SAMPLES = 40
 SEED = 0
 TARGETS = {
     "tar / webdataset": 8.0,
@@ -83,6 +88,41 @@ def prepare(root: Path, megabytes: int, sample_bytes: int) -> None:
     ids = np.random.default_rng(SEED).integers(0, 50_000, megabytes * 250_000, dtype=np.uint16)
     documents = [as_sample(part) for part in np.array_split(ids, max(1, len(ids) // 4000))]
     convert(documents, root / "tokens", "tokens", shards=1, processes=1)
+
+
+@dataclass(frozen=True)
+class DelayedStore:
+    """Files of a folder, each request a round trip late.
+
+    Attributes:
+        root: The folder.
+        round_trip_seconds: What a request waits.
+    """
+
+    root: Path
+    round_trip_seconds: float
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes:
+        time.sleep(self.round_trip_seconds)
+        with open(self.root / path, "rb") as file:
+            file.seek(start)
+            return file.read(-1 if stop is None else stop - start)
+
+
+def read_from_afar(path: Path, most_samples: int | None) -> tuple[int, int]:
+    """The first pass over a data set at +20 ms; ``most_samples`` reads only so many, by index."""
+    with tempfile.TemporaryDirectory(dir=path.parent) as cache:
+        reader = open_remote("s3://far/away", store=DelayedStore(path, ROUND_TRIP_SECONDS), cache_directory=cache)
+        if most_samples is not None:
+            count = min(most_samples, len(reader))
+            return count, sum(len(reader.sample(index)["jpg"]) for index in range(count))
+        count = total = 0
+        for shard in range(len(reader.shards)):
+            if shard + 1 < len(reader.shards):
+                reader.will_need(shard + 1)
+            for sample in reader.read_shard(shard):
+                count, total = count + 1, total + len(sample["jpg"])
+        return count, total
 
 
 def plain_read(path: Path) -> tuple[int, int]:
@@ -226,6 +266,14 @@ def own_readers(root: Path) -> list[Reader]:
     return readers
 
 
+def far_readers(root: Path) -> list[Reader]:
+    """Shards and single files behind a round trip of 20 ms."""
+    return [
+        Reader("tar at +20 ms", lambda: read_from_afar(root / "tar", None), "sequential"),
+        Reader("files at +20 ms", lambda: read_from_afar(root / "files", FAR_SAMPLES), "sequential"),
+    ]
+
+
 def rates(readers: list[Reader], rounds: int, clock: Callable[[], float]) -> dict[str, list[tuple[float, float]]]:
     """(samples a second, megabytes a second) of each reader in each round; the first round only warms up."""
     measured: dict[str, list[tuple[float, float]]] = {f"{r.name}, {r.order}": [] for r in readers}
@@ -243,6 +291,7 @@ def ratios(measured: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
     """Median over the rounds of each layout's bytes a second over those of its limit and of each library."""
     pairs = [("tokens", "slice loop", "sequential")]
     pairs += [(own, "plain read", "sequential") for own in ("tar", "files", "parquet")]
+    pairs += [("tar at +20 ms", "files at +20 ms", "sequential")]
     theirs = {"tar": ("webdataset", "litdata", "mosaicml-streaming"), "parquet": ("datasets",)}
     pairs += [(own, other, "sequential") for own, others in theirs.items() for other in others]
     pairs += [("tar", other, "random") for other in ("litdata", "mosaicml-streaming")]
@@ -267,6 +316,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
+    sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
     if arguments.libraries:
         sys.path.append(arguments.libraries)
     with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
@@ -274,7 +324,8 @@ def main() -> int:
         prepare(root, arguments.megabytes, arguments.sample_bytes)
         others, missing = other_libraries(root)
         clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
-        measured = rates(own_readers(root) + others, arguments.rounds, clock)
+        far = [] if arguments.clock == "cpu" else far_readers(root)
+        measured = rates(own_readers(root) + far + others, arguments.rounds, clock)
     found = ratios(measured)
     middle = {name: [statistics.median(v) for v in zip(*values, strict=True)] for name, values in measured.items()}
     missed = [name for name, target in TARGETS.items() if found.get(name, target) < target]
