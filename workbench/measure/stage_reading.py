@@ -164,6 +164,10 @@ class Tap:
         return Lap(begun, now - begun, batches, stream.samples - samples, *spent,
                    starved_seconds=self._starved() - starved, edges=stream.epochs_ended - edges)  # fmt: skip
 
+    def samples_of(self, batch: Any) -> int:
+        """How many samples a batch holds."""
+        return self._stream.count(batch)
+
     def snapshot(self) -> list[Row]:
         """What the workers have counted so far."""
         return self.rows.snapshot() if self.rows is not None else []

@@ -10,7 +10,7 @@ of the wall time was waiting: for storage, a lock, a network. `stage_clock.py` s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -164,3 +164,48 @@ def costs_from_json(data: Mapping[str, Any] | None) -> StageCosts | None:
     lists = {name: tuple(data[name]) for name in ("worker_batches", "batch_walls")}
     transforms = tuple(Stage(**item) for item in data["transforms"])
     return StageCosts(**{**data, **stage, **lists, "hand_over": hand_over, "transforms": transforms})
+
+
+def merged(costs: Sequence[StageCosts]) -> StageCosts | None:
+    """Costs of several stretches as one, weighted by their batches; None when there are none."""
+    if not costs:
+        return None
+    total = sum(part.batches for part in costs)
+
+    def mean(name: str) -> Any:
+        known = [(getattr(part, name), part.batches) for part in costs if getattr(part, name) is not None]
+        return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else None
+
+    def stage(name: str, pick: Callable[[StageCosts], Stage | None]) -> Stage | None:
+        known = [(part.batches, pick(part)) for part in costs]
+        if not any(found for _, found in known):
+            return None
+        parts = ("wall_seconds", "cpu_seconds", "starved_seconds")
+        return Stage(name, *(sum((getattr(f, p) or 0.0) * n for n, f in known if f) / total for p in parts))
+
+    names = dict.fromkeys(transform.name for part in costs for transform in part.transforms)
+    named = [stage(n, lambda part, n=n: next((t for t in part.transforms if t.name == n), None)) for n in names]
+    workers = max(len(part.worker_batches) for part in costs)
+    shares = [[*part.worker_batches, *[0] * (workers - len(part.worker_batches))] for part in costs]
+    single = {name: mean(name) for name in _MEANS}
+    whole = {name: round(single[name]) for name in ("bytes_per_batch", "tensors_per_batch")}
+    return StageCosts(
+        fetch=stage("fetch", lambda part: part.fetch),
+        transforms=tuple(found for found in named if found),
+        collate=stage("collate", lambda part: part.collate),
+        hand_over=stage("hand-over", lambda part: part.hand_over),
+        **single | whole,
+        batches=total,
+        batches_detailed=sum(part.batches_detailed for part in costs),
+        seconds=sum(part.seconds for part in costs),
+        worker_batches=tuple(sum(column) for column in zip(*shares, strict=True)),
+        threads_per_worker=max((part.threads_per_worker or 0 for part in costs), default=0) or None,
+        batch_walls=tuple(wall for part in costs for wall in part.batch_walls),
+        first_batch_seconds=max((part.first_batch_seconds or 0.0 for part in costs), default=None),
+    )
+
+
+_MEANS = ("worker_seconds_per_batch", "worker_cpu_seconds_per_batch", "other_threads_cpu_seconds",
+          "worker_busy_fraction", "main_seconds_per_batch", "queue_wait_seconds", "next_seconds", "pin_seconds",
+          "bytes_per_batch", "pickled_bytes_per_batch", "tensors_per_batch", "samples_per_batch",
+          "samples_per_second")  # fmt: skip

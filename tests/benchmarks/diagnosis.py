@@ -1,0 +1,135 @@
+"""The exam of the diagnosis: `python tests/benchmarks/diagnosis.py [--json] [--only TEXT]`.
+
+Asks every question of `exam.py` once and prints accuracy, abstentions, confusions, wrong verdicts stated with high
+confidence, right sub-causes, and the error of the headroom against the lab's answer. Other programs slow down what
+computes and leave alone what waits, so the headroom's error is given for both kinds apart, and the load is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.diagnosis import Diagnosis, diagnose_with
+from workbench.measure.trial import TrialServer
+
+STARTS = 3
+SECONDS = 0.25
+HEADROOM_ERROR = 0.10
+
+
+def ask(server: TrialServer, asked: AskedLoader, question: Question, starts: int = STARTS) -> Diagnosis:
+    """The diagnosis of one question."""
+    asked.put(question)
+    settings = LoaderSettings(num_workers=question.num_workers, persistent_workers=question.num_workers > 0)
+    return diagnose_with(server, settings, starts, SECONDS)
+
+
+def examine(questions: list[Question], report: Any = None) -> list[dict[str, Any]]:
+    """One row a question."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "question.json")
+        asked = AskedLoader(path)
+        asked.put(Question("healthy"))
+        with TrialServer(asked, step=AskedStep(path)) as server:
+            server.probe()
+            for question in questions:
+                begun = time.perf_counter()
+                found = ask(server, asked, question)
+                rows.append(_row(question, found) | {"seconds": round(time.perf_counter() - begun, 1)})
+                if report is not None:
+                    report(rows[-1])
+    return rows
+
+
+def _row(question: Question, found: Diagnosis) -> dict[str, Any]:
+    truth = question.right_headroom
+    error = found.headroom / truth - 1 if truth else None
+    return {
+        "question": question.name,
+        "right": question.right_bound,
+        "bound": found.bound,
+        "cause": found.cause,
+        "cause_right": not question.causes or found.cause in question.causes,
+        "confidence": found.confidence,
+        "headroom": found.headroom,
+        "headroom_right": truth,
+        "headroom_error": error,
+        "only_waits": question.only_waits,
+        "starts": found.starts,
+        "foreign": next((note for note in found.notes if note.startswith("other programs")), ""),
+    }
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracy and the rest over all rows."""
+    answered = [row for row in rows if row["bound"] != "unknown"]
+    right = [row for row in answered if row["bound"] == row["right"]]
+    wrong = [row for row in answered if row["bound"] != row["right"]]
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for row in rows:
+        if row["headroom_error"] is not None:
+            errors[row["only_waits"]].append(abs(row["headroom_error"]))
+    return {
+        "questions": len(rows),
+        "accuracy": len(right) / len(rows),
+        "accuracy_of_answers": len(right) / max(1, len(answered)),
+        "abstentions": 1 - len(answered) / len(rows),
+        "wrong_with_high_confidence": [row["question"] for row in wrong if row["confidence"] == "high"],
+        "confusions": {
+            f"{a} taken for {b}": n for (a, b), n in Counter((r["right"], r["bound"]) for r in wrong).items()
+        },
+        "causes_right": sum(row["cause_right"] for row in right) / max(1, len(right)),
+        "headroom_error_median_waiting": median(errors[True]) if errors[True] else None,
+        "headroom_within_10_percent_waiting": _within(errors[True]),
+        "headroom_error_median_computing": median(errors[False]) if errors[False] else None,
+        "headroom_within_10_percent_computing": _within(errors[False]),
+    }
+
+
+def _within(errors: list[float]) -> float | None:
+    return sum(error <= HEADROOM_ERROR for error in errors) / len(errors) if errors else None
+
+
+def _line(row: dict[str, Any]) -> str:
+    mark = "ok " if row["bound"] == row["right"] else "-- " if row["bound"] == "unknown" else "BAD"
+    error = f"{row['headroom_error']:+.0%}" if row["headroom_error"] is not None else "–"
+    cause = row["cause"] if row["cause_right"] else f"{row['cause']} (!)"
+    return (
+        f"{mark} {row['question']:<38} {row['right']:<8} -> {row['bound']:<8} {row['confidence']:<6} headroom "
+        f"{row['headroom']:.2f} ({error})  {cause}  [{row['seconds']} s, {row['starts']} starts]"
+    )
+
+
+def main() -> None:
+    """Runs the exam."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", default="", help="questions whose name holds this text")
+    arguments = parser.parse_args()
+    questions = [question for question in QUESTIONS if arguments.only in question.name]
+    begun = time.perf_counter()
+    rows = examine(questions, None if arguments.json else lambda row: print(_line(row), flush=True))
+    result = summary(rows) | {"seconds": round(time.perf_counter() - begun)}
+    if arguments.json:
+        print(json.dumps({"summary": result, "rows": rows}, indent=1))
+        return
+    print()
+    for name, value in result.items():
+        print(f"{name:<40} {value}")
+
+
+if __name__ == "__main__":
+    main()

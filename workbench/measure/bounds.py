@@ -1,0 +1,206 @@
+"""What bounds a training loop: rules from measured rates to a verdict. Pure functions, no clock and no process.
+
+The rule of the method (measure the loader alone, the step alone on batches at hand, and both together):
+
+    loader slower than step            input: every gain of the loader is a gain of training
+    loader faster than step            compute: leave the loader alone
+    step faster without its waits      sync: the host waits inside the step for a device that it could run ahead of
+    loader fast, moved batches slow    transfer: the copy to the device holds the loop back
+    both fast, together slow           the step and the workers take something from each other
+    within `SAME_FRACTION`             balanced
+    evidence thin or contradictory     unknown
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.measure.statistics import RateEstimate, Ratio, ratio
+
+BOUNDS = ("input", "compute", "transfer", "sync", "balanced", "unknown")
+CONFIDENCES = ("high", "medium", "low")
+SAME_FRACTION = 0.10
+"""Loader and step within 10 % of each other: neither bounds the other. The lab's answers use the same border."""
+SYNC_GAIN = 1.10
+"""A step that would be this much faster if it did not wait is bound by its waits; the lab's border again."""
+NOTHING_LEFT = 0.10
+"""After a step that synchronises, less than this share of its time is left for the device to do."""
+LOST_TOGETHER = 0.15
+"""Share of the better rate that must be lost, for sure, before step and loader are said to disturb each other: above
+the 2 to 6 % by which rates of one loader differ between starts (`statistics.py`)."""
+WAITS = 0.15
+"""Share of the loop's time in `next()` above which the loop counts as waiting for input."""
+THIN = 0.35
+"""Relative half-width of the ratio of loader to step above which nothing is claimed about their order."""
+
+
+@dataclass(frozen=True)
+class SyncLook:
+    """One step on an idle device, as the host sees it. Medians over a few.
+
+    Attributes:
+        host_seconds: Until the step returns.
+        host_cpu_seconds: CPU of the host's thread in that time, and time in which it had no core.
+        left_seconds: Until the device has finished after that.
+        wait_fraction: Share of the step in synchronising calls as a profiler's trace tells it; None without a trace.
+    """
+
+    host_seconds: float
+    host_cpu_seconds: float
+    left_seconds: float
+    wait_fraction: float | None = None
+
+    @property
+    def gain(self) -> float:
+        """How many times faster the step might be if the host went on instead of waiting; 1 when it does not wait."""
+        whole = self.host_seconds + self.left_seconds
+        if whole <= 0 or self.left_seconds > NOTHING_LEFT * whole:
+            return 1.0
+        waited = max(0.0, self.host_seconds - self.host_cpu_seconds)
+        if self.wait_fraction is not None:
+            waited = self.wait_fraction * self.host_seconds
+        return self.host_seconds / max(waited, self.host_seconds - waited)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the rules go by.
+
+    Attributes:
+        loader: The loader alone.
+        step: The step alone, on batches at hand.
+        combined: Both.
+        moved: The loader and the copy to the device; None where nothing is copied.
+        input_wait_fraction: Share of the combined loop spent in `next()`.
+        num_workers: Of the loader.
+        step_slowdown: Seconds of a step in the loop over those alone.
+        sync: One step on an idle device; None where there is no device to wait for.
+        foreign_share: Cores that other programs used meanwhile over all usable ones; None when not known.
+    """
+
+    loader: RateEstimate
+    step: RateEstimate
+    combined: RateEstimate
+    moved: RateEstimate | None
+    input_wait_fraction: float
+    num_workers: int
+    step_slowdown: float = 1.0
+    sync: SyncLook | None = None
+    foreign_share: float | None = None
+
+    @property
+    def headroom(self) -> Ratio:
+        """Step alone over combined: what perfect loading would give at most."""
+        return ratio(self.step, self.combined)
+
+    @property
+    def doubt(self) -> float:
+        """Factor by which other programs may have shifted one rate against another: equal shares of the cores."""
+        return 1.0 + (self.foreign_share or 0.0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A verdict without its sub-cause.
+
+    Attributes:
+        bound: One of `BOUNDS`.
+        confidence: One of `CONFIDENCES`.
+        why: The rule that decided, in words.
+        disturbed: Whether step and workers hold each other up: alone each is faster.
+    """
+
+    bound: str
+    confidence: str
+    why: str
+    disturbed: bool = False
+
+
+def judge(rates: Rates) -> Bound:
+    """The verdict that the rates support."""
+    feed = rates.moved or rates.loader
+    found = ratio(feed, rates.step)
+    if found.high * (1 - THIN) > found.low * (1 + THIN) and len(_sides(found)) > 1:
+        return Bound("unknown", "low", _thin(found))
+    bound, why = _order(rates, found)
+    disturbed = _disturbed(rates)
+    if disturbed and bound in ("compute", "balanced", "sync") and rates.input_wait_fraction > WAITS:
+        why = "each is fast enough alone, and together the loop waits for batches"
+        return Bound("input", _confidence(rates, found, certain=False), why, disturbed=True)
+    if contradiction := _contradiction(rates, bound):
+        return Bound("unknown", "low", contradiction)
+    return Bound(bound, _confidence(rates, found, certain=not _doubtful_sync(rates, bound)), why, disturbed)
+
+
+def side(loader_over_step: float) -> str:
+    """ "input", "balanced" or "compute" for a ratio of rates."""
+    if loader_over_step * (1 + SAME_FRACTION) < 1:
+        return "input"
+    return "balanced" if loader_over_step * (1 - SAME_FRACTION) <= 1 else "compute"
+
+
+def _order(rates: Rates, found: Ratio) -> tuple[str, str]:
+    bound = "balanced" if found.low <= 1 <= found.high else side(found.value)
+    if bound == "input" and rates.moved is not None and side(ratio(rates.loader, rates.step).value) != "input":
+        return "transfer", "the loader alone keeps up with the step, and does not once batches are copied to the device"
+    if bound == "input":
+        return "input", "the loader alone is slower than the step alone"
+    if bound == "balanced":
+        return (
+            "balanced",
+            f"the loader's rate is {found.low:.2f} to {found.high:.2f} times the step's: neither is clearly slower",
+        )
+    if rates.sync is not None and rates.sync.gain > SYNC_GAIN:
+        return "sync", "the host waits inside the step for the device, which then has nothing to do while it prepares"
+    return "compute", "the loader alone is faster than the step alone"
+
+
+def _disturbed(rates: Rates) -> bool:
+    """With workers, the loop should run at the lower of both rates; losing much more is a disturbance."""
+    if not rates.num_workers:
+        return False
+    slower = min(rates.moved or rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
+    return ratio(slower, rates.combined).low > 1 / (1 - LOST_TOGETHER)
+
+
+def _contradiction(rates: Rates, bound: str) -> str:
+    """Why the combined run speaks against the verdict, or ""."""
+    waits, headroom = rates.input_wait_fraction, rates.headroom
+    if bound in ("input", "transfer") and headroom.high < 1 + SAME_FRACTION / 2:
+        return (
+            f"the loader alone is slower than the step, yet the loop runs as fast as the step alone "
+            f"(headroom at most {headroom.high:.2f}x)"
+        )
+    if bound == "compute" and rates.num_workers and waits > 0.5 and headroom.low > 1 + 2 * SAME_FRACTION:
+        return f"the loader alone is faster than the step, yet the loop spends {waits:.0%} of its time in next()"
+    return ""
+
+
+def _confidence(rates: Rates, found: Ratio, *, certain: bool) -> str:
+    """High when no end of the interval, shifted by what other programs may have done, changes the side."""
+    settled = len(_sides(found)) == 1
+    shifted = len({side(found.low / rates.doubt), side(found.high * rates.doubt)}) == 1
+    if not settled:
+        return "low"
+    repeated = min(rates.loader.starts, rates.step.starts, rates.combined.starts) >= 2
+    return "high" if shifted and certain and repeated else "medium"
+
+
+def _sides(found: Ratio) -> set[str]:
+    return {side(found.low), side(found.high), side(found.value)}
+
+
+def _doubtful_sync(rates: Rates, bound: str) -> bool:
+    """Whether "compute" and "sync" lie within 10 % of the border between them."""
+    return (
+        bound in ("compute", "sync")
+        and rates.sync is not None
+        and abs(rates.sync.gain / SYNC_GAIN - 1) < 0.1 * (rates.sync.gain > 1)
+    )
+
+
+def _thin(found: Ratio) -> str:
+    return (
+        f"the loader's rate is {found.low:.2f} to {found.high:.2f} times the step's: too wide to say which is slower; "
+        "the machine is busy with other things, or the loader's pace changes"
+    )

@@ -1,0 +1,355 @@
+"""Why a loader is slow: from the costs of its stages to one sub-cause, its evidence, and one next thing to do.
+
+Pure functions. Every rule states the share of the loader's time that it explains; the first one below that explains
+at least `EXPLAINS` of it wins, since the earlier ones change what the later ones mean: a worker without samples makes
+every stage look innocent, and a single slow sample makes a mean that no batch has.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import median
+
+from workbench.machine import format_bytes
+from workbench.measure.stages import Stage, StageCosts
+
+EXPLAINS = 0.35
+"""Share of the time that a cause must explain to be named; below it the largest stage is named instead."""
+TAIL_TIMES = 4.0
+"""A batch that takes this many times the median belongs to the tail: a scheduler that shares a core between two or
+three programs makes a batch two or three times slower, not more."""
+TAIL_SHARE = 0.2
+"""Of the workers' time, spent in the tail beyond the median."""
+TAIL_FEWEST = 8
+UNEVEN = 2.0
+"""Batches of the busiest worker over the mean from which work is dealt out unevenly."""
+OTHER_THREADS = 0.3
+"""Share of a worker's CPU that goes to threads other than its own from which it counts as multi-threaded."""
+MANY_TENSORS = 32
+SMALL_TENSOR_BYTES = 64 << 10
+MANY_OBJECT_BYTES = 16 << 10
+"""Pickled bytes of a batch beside its references to tensors, which take 100 to 300 bytes each."""
+REFERENCE_BYTES = 320
+SLOW_FIRST_SECONDS = 0.5
+SLOW_FIRST_TIMES = 10.0
+PRESSURE = 0.10
+"""Share of the time in which something waited for memory; the kernel's own documentation calls 10 % notable."""
+NOISY_SHARE = 0.3
+"""Cores of other programs over usable ones above which they are a candidate for the blame."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A sub-cause of a verdict.
+
+    Attributes:
+        name: For instance "storage wait".
+        evidence: The numbers, in a sentence.
+        next_step: One thing to do.
+        refuted_by: What would show that it is wrong.
+    """
+
+    name: str
+    evidence: str
+    next_step: str
+    refuted_by: str
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a cause is looked for in.
+
+    Attributes:
+        costs: Of the loader, running alone.
+        num_workers: Of the loader.
+        prefetch_factor: Batches ahead of each worker; None without workers.
+        cores: That the processes may use.
+        samples_per_second: The loader's rate alone.
+        wanted_samples_per_second: The step's rate, which it would have to reach.
+        foreign_share: Cores of other programs over `cores`; None when not known.
+        memory_pressure: Share of the time in which something waited for memory; None when not known.
+    """
+
+    costs: StageCosts
+    num_workers: int
+    prefetch_factor: int | None
+    cores: int
+    samples_per_second: float
+    wanted_samples_per_second: float
+    foreign_share: float | None = None
+    memory_pressure: float | None = None
+
+    @property
+    def batch_seconds(self) -> float:
+        """Time between batches of the loader alone."""
+        return self.costs.samples_per_batch / self.samples_per_second
+
+    @property
+    def worker_seconds(self) -> float:
+        """Time of one loading process for a batch, hand-over included where it is the longer."""
+        hand_over = self.costs.hand_over.wall_seconds if self.costs.hand_over else 0.0
+        return max(self.costs.worker_seconds_per_batch, hand_over)
+
+    @property
+    def workers_needed(self) -> int:
+        """Loading processes that would keep up with the step if nothing else held them up."""
+        return max(1, math.ceil(self.worker_seconds * self.wanted_samples_per_second / self.costs.samples_per_batch))
+
+
+def input_cause(scene: Scene) -> Cause:
+    """The sub-cause of a loader that is too slow."""
+    for rule in (_pressure, _idle, _uneven, _tail, _threads, _hand_over):
+        if (found := rule(scene)) is not None:
+            return found
+    return _largest_stage(scene)
+
+
+def asides(scene: Scene) -> tuple[str, ...]:
+    """What is worth knowing beside the sub-cause, a sentence each."""
+    costs, found = scene.costs, []
+    first = costs.first_batch_seconds
+    if first is not None and first > max(SLOW_FIRST_SECONDS, SLOW_FIRST_TIMES * costs.worker_seconds_per_batch):
+        found.append(
+            f"slow first item: a worker's first batch took {_seconds(first)}, later ones {_seconds(_typical(scene))}; "
+            "persistent_workers=True pays that once instead of every epoch"
+        )
+    if (scene.foreign_share or 0.0) > NOISY_SHARE:
+        found.append(
+            f"other programs used {scene.foreign_share * scene.cores:.1f} of {scene.cores} cores meanwhile; "
+            "figures that depend on the CPU will be better on a quiet machine"
+        )
+    starved = costs.starved_seconds_per_batch / max(costs.worker_seconds_per_batch, 1e-9)
+    if starved > EXPLAINS and (scene.foreign_share or 0.0) <= NOISY_SHARE:
+        found.append(f"workers waited for a core {starved:.0%} of their time: there are more of them than cores")
+    return tuple(found)
+
+
+# -- rules, in order --
+
+
+def _pressure(scene: Scene) -> Cause | None:
+    if (scene.memory_pressure or 0.0) < PRESSURE:
+        return None
+    return Cause(
+        "memory pressure",
+        f"processes of this machine waited for memory {scene.memory_pressure:.0%} of the time",
+        "use fewer workers or a smaller prefetch_factor, so that what is read stays in memory",
+        "the rate stays the same with half the workers and with more free memory",
+    )
+
+
+def _idle(scene: Scene) -> Cause | None:
+    idle = sum(batches == 0 for batches in scene.costs.worker_batches)
+    if not scene.num_workers or not idle:
+        return None
+    return Cause(
+        "idle workers",
+        f"{idle} of {scene.num_workers} workers delivered no batch",
+        f"split the data into at least {scene.num_workers} shards, better several times as many, or use "
+        f"{scene.num_workers - idle} workers",
+        "every worker delivers batches once there are more shards",
+    )
+
+
+def _uneven(scene: Scene) -> Cause | None:
+    batches = scene.costs.worker_batches
+    mean = sum(batches) / len(batches) if batches else 0.0
+    if len(batches) < 2 or mean < TAIL_FEWEST or max(batches) < min(UNEVEN, 0.9 * len(batches)) * mean:
+        return None
+    return Cause(
+        "shard imbalance",
+        f"the busiest worker delivered {max(batches)} batches and the least busy {min(batches)}",
+        "write shards of equal size, several for each worker",
+        "workers deliver equally many batches once the shards are equal",
+    )
+
+
+def _tail(scene: Scene) -> Cause | None:
+    walls = scene.costs.batch_walls
+    if len(walls) < TAIL_FEWEST:
+        return None
+    typical = median(walls)
+    slow = [wall for wall in walls if wall > TAIL_TIMES * typical]
+    beyond = sum(slow) - typical * len(slow)
+    if not slow or len(slow) > len(walls) / 3 or beyond < TAIL_SHARE * sum(walls):
+        return None
+    ahead = (scene.prefetch_factor or 2) * 2
+    return Cause(
+        "heavy tail",
+        f"head of line: {len(slow)} of {len(walls)} batches took up to {_seconds(max(walls))}, the median batch "
+        f"{_seconds(typical)}; batches behind a slow one wait for it although they are ready",
+        f"raise prefetch_factor to {ahead}, so that more finished batches lie ahead of a slow one"
+        if scene.num_workers
+        else "load in a worker with num_workers=1, so that the step works on while a slow sample loads",
+        "p95 and the median of the batch times are close, or the rate does not rise with prefetch_factor",
+    )
+
+
+def _threads(scene: Scene) -> Cause | None:
+    costs = scene.costs
+    share = costs.other_threads_cpu_seconds / max(costs.worker_cpu_seconds_per_batch, 1e-9)
+    threads = costs.threads_per_worker or 1
+    if share < OTHER_THREADS or threads * scene.num_workers <= scene.cores:
+        return None
+    return Cause(
+        "thread oversubscription",
+        f"{scene.num_workers} workers with up to {threads} threads each on {scene.cores} cores; {share:.0%} of a "
+        "worker's CPU time goes to threads beside its own",
+        "call torch.set_num_threads(1) (and the like of other libraries) in worker_init_fn",
+        "the rate does not rise with one thread a worker",
+    )
+
+
+def _hand_over(scene: Scene) -> Cause | None:
+    costs = scene.costs
+    if costs.hand_over is None:
+        return None
+    sending, making = costs.hand_over.wall_seconds, costs.worker_seconds_per_batch
+    whole = scene.batch_seconds
+    share = max(sending / max(sending + making, 1e-9), costs.main_seconds_per_batch / whole)
+    if share < EXPLAINS:
+        return None
+    tensors = costs.tensors_per_batch
+    objects = (costs.pickled_bytes_per_batch or 0.0) - REFERENCE_BYTES * tensors
+    numbers = (
+        f"pickling and copying a batch takes a worker {_seconds(sending)}, taking it "
+        f"{_seconds(costs.main_seconds_per_batch)} of CPU, making it {_seconds(making)}"
+    )
+    refuted = "the rate stays the same when the batch is one tensor of the same size"
+    if tensors >= MANY_TENSORS and costs.bytes_per_batch / tensors < SMALL_TENSOR_BYTES:
+        advice = "pack the small tensors of a batch into one in collate_fn"
+        return Cause("many small tensors", f"{numbers}; it holds {tensors} tensors", advice, refuted)
+    if objects > MANY_OBJECT_BYTES:
+        evidence = f"{numbers}; {format_bytes(int(objects))} of it are Python objects"
+        advice = "send numbers as tensors and strings as one buffer, and leave out what training does not read"
+        return Cause("pickled objects", evidence, advice, refuted)
+    advice = "make larger batches, or try num_workers=0: making a batch costs less than sending it"
+    return Cause("hand-over", f"{numbers}; it holds {format_bytes(costs.bytes_per_batch)}", advice, refuted)
+
+
+def _largest_stage(scene: Scene) -> Cause:
+    """Waiting of all stages against the CPU of each."""
+    costs = scene.costs
+    stages = [costs.fetch, *costs.transforms, costs.collate]
+    waiting = max(stages, key=lambda stage: stage.waiting_seconds)
+    working = max(stages, key=_work)
+    if costs.waiting_seconds_per_batch >= sum(_work(stage) for stage in stages):
+        return _waits(scene, waiting)
+    if working is costs.collate:
+        return _computes(scene, working, "Python collate", "stack once from an array that holds the whole batch")
+    where = "the dataset's __getitem__" if working is costs.fetch else f"the transform {working.name}"
+    advice = "do it once, offline (resize, decode, tokenise), or find a faster implementation"
+    return _computes(scene, working, f"CPU in {where}", advice)
+
+
+def _waits(scene: Scene, stage: Stage) -> Cause:
+    waited = scene.costs.waiting_seconds_per_batch / max(scene.costs.worker_seconds_per_batch, 1e-9)
+    needed = max(scene.workers_needed, scene.num_workers + 1)
+    where = "" if stage is scene.costs.fetch else f" in {stage.name}"
+    waiting, whole = scene.costs.waiting_seconds_per_batch, scene.costs.worker_seconds_per_batch
+    return Cause(
+        "storage wait",
+        f"a loading process waits{where} {min(1.0, waited):.0%} of the time it takes for a batch "
+        f"({_seconds(waiting)} of {_seconds(whole)}) without using a core",
+        f"raise num_workers to {needed}: waiting takes no core, so more workers wait side by side; then larger, "
+        "sequential reads (shards)",
+        "the rate does not rise with num_workers although cores are free: then what is waited for has its limit",
+    )
+
+
+def _computes(scene: Scene, stage: Stage, name: str, advice: str) -> Cause:
+    share = _work(stage) / max(scene.costs.worker_seconds_per_batch, 1e-9)
+    evidence = (
+        f"{stage.name} takes {_seconds(stage.cpu_seconds)} of CPU a batch, {min(1.0, share):.0%} of the time of a "
+        "loading process with its waits for a core"
+    )
+    cpu = scene.costs.worker_cpu_seconds_per_batch * scene.wanted_samples_per_second / scene.costs.samples_per_batch
+    if scene.num_workers < scene.cores and cpu <= scene.cores:
+        advice = (
+            f"raise num_workers to {min(scene.cores, max(scene.workers_needed, scene.num_workers + 1))}; then {advice}"
+        )
+    elif cpu > scene.cores:
+        evidence += f"; keeping up with the step would take {cpu:.1f} cores and there are {scene.cores}"
+    return Cause(name, evidence, advice, f"the rate does not rise when {stage.name} is left out for a test")
+
+
+# -- the other verdicts --
+
+
+def compute_cause(scene: Scene | None, num_workers: int, headroom: float) -> Cause:
+    """What to do when the step is the slower part."""
+    refuted = "training gets faster when the same batches are kept and only the loader is replaced by cached ones"
+    if not num_workers and headroom > 1.1:
+        return Cause(
+            "no overlap",
+            f"without workers the loop loads and computes in turn: loading beside the step gives up to {headroom:.2f}x",
+            "set num_workers=1, so that the next batch is loaded while the step runs",
+            "the combined rate with num_workers=1 is no higher",
+        )
+    return Cause(
+        "step", "the step takes longer than loading", "leave the loader alone and make the step faster", refuted
+    )
+
+
+def sync_cause(host_seconds: float, waited_seconds: float, gain: float) -> Cause:
+    """What to do when the step waits for its device."""
+    return Cause(
+        "host synchronisation",
+        f"a step on an idle device returns only when the device is done ({_seconds(host_seconds)}, "
+        f"{_seconds(waited_seconds)} of it waiting): launching ahead could make it up to {gain:.2f}x faster",
+        "take .item(), .cpu(), print(loss) and the like out of the step, or do them every 50th step",
+        "the step is as slow without them",
+    )
+
+
+def transfer_cause(copy_seconds: float, pinned: bool | None) -> Cause:
+    """What to do when the copy to the device holds the loop back."""
+    name = "unpinned copies" if pinned is False else "transfer"
+    advice = (
+        "set pin_memory=True and copy with non_blocking=True: both are needed for a copy to overlap"
+        if pinned is False
+        else "copy the next batch on a stream of its own while the step runs, or send smaller types (uint8)"
+    )
+    return Cause(name, f"copying a batch to the device takes {_seconds(copy_seconds)} that nothing hides", advice,
+                 "the loop is as slow on batches that are already on the device")  # fmt: skip
+
+
+def starvation_cause(alone: float, together: float, step_slowdown: float, cores: int, num_workers: int) -> Cause:
+    """What to do when step and workers take cores from each other."""
+    fewer = max(1, min(num_workers, cores) - 1)
+    return Cause(
+        "mutual starvation",
+        f"step and {num_workers} workers share {cores} cores: alone the slower of both would do {alone:.0f} samples/s, "
+        f"together they do {together:.0f}, and a step takes {step_slowdown:.2f} times as long as alone",
+        f"leave the step its cores: num_workers={fewer}, and torch.set_num_threads({max(1, cores - fewer)}) in the "
+        "main process",
+        "the combined rate does not change with fewer workers or threads",
+    )
+
+
+def balanced_cause() -> Cause:
+    """What to do when nothing dominates."""
+    return Cause(
+        "balanced",
+        "loader and step take equally long",
+        "speed up both or neither: a faster step alone would wait for input at once",
+        "either of them is found more than a tenth slower in a longer measurement",
+    )
+
+
+def _work(stage: Stage) -> float:
+    """CPU, and the time spent in want of it."""
+    return stage.cpu_seconds + (stage.starved_seconds or 0.0)
+
+
+def _typical(scene: Scene) -> float:
+    walls = scene.costs.batch_walls
+    return median(walls) if walls else scene.costs.worker_seconds_per_batch
+
+
+def _seconds(value: float) -> str:
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"

@@ -1,0 +1,366 @@
+"""What holds training back: the loader alone, the step alone and both together, judged, with evidence and a way on.
+
+    found = diagnose(loader, step)
+    found.bound                 # "input", "compute", "transfer", "sync", "balanced" or "unknown"
+    found.headroom              # 1.6: perfect loading would give at most 1.6 times the speed
+    print(found)
+
+`diagnosing.py` measures in isolated processes, `bounds.py` judges the rates, `causes.py` finds the sub-cause.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import mean, median
+from typing import Any
+
+from workbench import machine
+from workbench.errors import ProbeError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure import bounds, causes
+from workbench.measure.bounds import Bound, Rates, SyncLook
+from workbench.measure.causes import Cause, Scene
+from workbench.measure.records import TrialRun, Window
+from workbench.measure.stages import StageCosts, costs_from_json, merged
+from workbench.measure.statistics import RateEstimate, estimate_rate, pooled_spread
+from workbench.measure.trial import TrialPlan, TrialServer
+from workbench.measure.verdicts import judge as judge_ending
+
+ENOUGH_STARTS = 2
+ENOUGH_PRECISION = 0.10
+"""Half-width of the headroom's interval at which no further start is made: the accuracy that is promised for it."""
+NO_DEVICE = (
+    "no accelerator here: the step ran on the CPU, so copies to a device and synchronising calls could not be seen"
+)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What holds a training loop back. Unknown is None.
+
+    Attributes:
+        bound: "input", "compute", "transfer", "sync", "balanced" or "unknown".
+        cause: The sub-cause, such as "storage wait"; None when nothing is claimed.
+        confidence: "high", "medium" or "low".
+        loader_samples_per_second: The loader alone.
+        step_samples_per_second: The step alone, on batches at hand.
+        combined_samples_per_second: Both, as in training.
+        moved_samples_per_second: The loader and the copy to the device; None without a device.
+        intervals: 95 % interval of each of these rates: name -> (low, high).
+        input_wait_fraction: Share of the combined loop spent in `next()`, 0 to 1.
+        headroom: Step alone over combined: what perfect loading would give at most.
+        headroom_interval: Its 95 % interval.
+        evidence: The numbers behind the verdict, a sentence each.
+        next_step: One thing to do.
+        refuted_by: What would show that the verdict is wrong.
+        notes: What could not be seen, and what else was found.
+        settings: Under which the loader ran.
+        stages: Where a batch's time goes while the loader runs alone; None when it cannot be looked into.
+        stages_combined: The same beside the step.
+        starts: How often everything was started afresh.
+    """
+
+    bound: str
+    cause: str | None
+    confidence: str
+    loader_samples_per_second: float
+    step_samples_per_second: float
+    combined_samples_per_second: float
+    moved_samples_per_second: float | None
+    intervals: dict[str, tuple[float, float]]
+    input_wait_fraction: float
+    headroom: float
+    headroom_interval: tuple[float, float]
+    evidence: tuple[str, ...]
+    next_step: str
+    refuted_by: str
+    notes: tuple[str, ...]
+    settings: LoaderSettings
+    stages: StageCosts | None
+    stages_combined: StageCosts | None
+    starts: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the single batch times."""
+        return json.loads(json.dumps(asdict(self), default=str)) | {
+            name: _slim(getattr(self, name)) for name in ("stages", "stages_combined")
+        }
+
+    def __str__(self) -> str:
+        cause = f" ({self.cause})" if self.cause else ""
+        low, high = self.headroom_interval
+        lines = [
+            f"Bound: {self.bound}{cause}, confidence {self.confidence}",
+            f"Headroom: perfect loading would give at most {self.headroom:.2f}x (95 %: {low:.2f} to {high:.2f})",
+            *(f"  {sentence}" for sentence in self.evidence),
+            f"Next: {self.next_step}",
+            f"It would be wrong if: {self.refuted_by}",
+            *(f"Note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+def diagnose(
+    loader: Any,
+    step: Any,
+    settings: LoaderSettings | None = None,
+    *,
+    starts: int = 4,
+    seconds: float = 0.3,
+    samples_per_batch: int | None = None,
+    on_event: Callable[[dict[str, Any]], None] | None = None,
+) -> Diagnosis:
+    """Says what bounds a training loop of this loader and this step, and how sure that is.
+
+    Loader alone, step alone on a few batches at hand, and both are measured in turn, in processes of their own; the
+    caller's loader is not touched. Further starts are made until the verdict is settled, at most `starts`.
+
+    Args:
+        loader: A DataLoader, a factory, or the name of one (see `LoaderSource.of`).
+        step: Called with each batch, or a (model, loss, optimiser) triple. One that drives a device which torch does
+            not know may have a method `synchronize` that waits for it.
+        settings: How to run the loader; None runs it as it is.
+        starts: Most starts.
+        seconds: Least length of each stretch that is timed; there are two of each kind in a start.
+        samples_per_batch: Samples in every batch, where counting them would be wrong.
+        on_event: As for `TrialServer`.
+
+    Raises:
+        ProbeError: If loader or step fail, or the loader yields too little to time.
+        SourceError: If the loader cannot be found or shipped.
+        SettingsError: If `step` is no step.
+    """
+    from workbench.measure.training import step_of
+
+    accelerated = machine.accelerator().kind is not None
+    with TrialServer(
+        loader, step=step_of(step), samples_per_batch=samples_per_batch, on_event=on_event, fresh=accelerated
+    ) as server:
+        return diagnose_with(server, settings or server.source.current or LoaderSettings(), starts, seconds)
+
+
+def diagnose_with(server: TrialServer, settings: LoaderSettings, starts: int = 4, seconds: float = 0.3) -> Diagnosis:
+    """The same on a server that runs already and has a step."""
+    seen: list[Start] = []
+    found: Diagnosis | None = None
+    for start in range(max(1, starts)):
+        plan = TrialPlan(seed=start, max_measure_seconds=2.0, measure_seconds=1e9, precision=0.0)
+        verdict = server.ask("diagnose", settings, plan, seconds=seconds)
+        if not verdict.get("done"):
+            raise _failure(verdict, settings)
+        seen.append(start_from(verdict, settings))
+        if len(seen) >= min(ENOUGH_STARTS, starts):
+            found = conclude(seen, settings, server.cores)
+            if found.confidence == "high" and _precise(found):
+                break
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one start has shown.
+
+    Attributes:
+        runs: Rates by kind ("loader", "moved", "step", "combined"), as windows of a run.
+        laps: The laps by kind, as dicts of `stage_reading.Lap`.
+        costs: Stage costs by kind.
+        sync: A step on an idle device; None without a device.
+        memory_pressure: Share of the time in which something waited for memory.
+        first_batch_seconds: From asking for an iterator to the first batch.
+        device_seen: Whether there was a device to wait for.
+        pinned: Whether batches came pinned; None when not known.
+    """
+
+    runs: dict[str, TrialRun]
+    laps: dict[str, list[dict[str, Any]]]
+    costs: dict[str, list[StageCosts]]
+    sync: SyncLook | None
+    memory_pressure: float | None
+    first_batch_seconds: float | None
+    device_seen: bool
+    pinned: bool | None
+
+
+def start_from(verdict: dict[str, Any], settings: LoaderSettings) -> Start:
+    """A start from the warden's summary of a trial."""
+    done = verdict["done"]
+    laps: dict[str, list[dict[str, Any]]] = {}
+    costs: dict[str, list[StageCosts]] = {}
+    windows: dict[str, list[Window]] = {}
+    for lap, window in zip(done["laps"], verdict["windows"], strict=False):
+        kind = lap["kind"]
+        laps.setdefault(kind, []).append(lap["lap"])
+        windows.setdefault(kind, []).append(Window(**window))
+        if (found := costs_from_json(lap["costs"])) is not None:
+            costs.setdefault(kind, []).append(found)
+    for kind, timed in windows.items():  # an epoch's edge is no steady state, unless every lap holds one
+        inside = [w for w, lap in zip(timed, laps[kind], strict=True) if not lap["edges"]]
+        windows[kind] = inside or timed
+    runs = {kind: TrialRun(settings, "ok", windows=tuple(timed)) for kind, timed in windows.items()}
+    sync = SyncLook(**done["sync"]) if done["sync"] else None
+    return Start(runs, laps, costs, sync, done["memory_pressure"], done["first_batch_seconds"], done["device_seen"],
+                 done["copies_pinned"])  # fmt: skip
+
+
+def conclude(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Diagnosis:
+    """The diagnosis from all starts; a pure function."""
+    rates = rates_of(seen, settings, cores)
+    bound = bounds.judge(rates)
+    alone, beside = (
+        merged([c for start in seen for c in start.costs.get(kind, ())]) for kind in ("loader", "combined")
+    )
+    scene = None
+    if alone is not None:
+        scene = Scene(
+            alone,
+            settings.num_workers,
+            settings.prefetch_factor,
+            cores,
+            rates.loader.samples_per_second,
+            rates.step.samples_per_second,
+            rates.foreign_share,
+            _mean([start.memory_pressure for start in seen]),
+        )
+    cause = _cause(bound, rates, scene, seen, cores)
+    return _diagnosis(bound, cause, rates, scene, (alone, beside), seen, settings)
+
+
+def rates_of(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Rates:
+    """Rates of each kind with intervals; the spread between starts is pooled over the kinds."""
+    kinds = [kind for kind in ("loader", "step", "combined", "moved") if all(kind in start.runs for start in seen)]
+    runs = {kind: [start.runs[kind] for start in seen] for kind in kinds}
+    spread = pooled_spread(list(runs.values()), cores)
+    rate = {kind: estimate_rate(found, spread, cores) for kind, found in runs.items()}
+    for kind in ("loader", "step", "combined"):
+        if rate.get(kind) is None:
+            raise ProbeError(f"the {kind} gave no sample that could be timed", error_type="", traceback_text="")
+    laps = [lap for start in seen for lap in start.laps["combined"]]
+    alone = _per_batch([lap for start in seen for lap in start.laps["step"]], "step_seconds")
+    together = _per_batch(laps, "step_seconds")
+    foreign = _mean([w.foreign_cores for start in seen for run in start.runs.values() for w in run.windows])
+    looks = [start.sync for start in seen if start.sync is not None]
+    return Rates(
+        rate["loader"],
+        rate["step"],
+        rate["combined"],
+        rate.get("moved"),
+        sum(lap["next_seconds"] for lap in laps) / sum(lap["seconds"] for lap in laps),
+        settings.num_workers,
+        together / alone if alone > 0 else 1.0,
+        _median_look(looks),
+        foreign / cores if foreign is not None else None,
+    )
+
+
+def _cause(bound: Bound, rates: Rates, scene: Scene | None, seen: Sequence[Start], cores: int) -> Cause | None:
+    headroom = rates.headroom.value
+    if bound.disturbed and bound.bound in ("input", "compute"):
+        slower = min(rates.loader.samples_per_second, rates.step.samples_per_second)
+        return causes.starvation_cause(
+            slower, rates.combined.samples_per_second, rates.step_slowdown, cores, rates.num_workers
+        )
+    if bound.bound == "input":
+        return causes.input_cause(scene) if scene is not None else None
+    if bound.bound == "compute":
+        return causes.compute_cause(scene, rates.num_workers, headroom)
+    if bound.bound == "sync" and rates.sync is not None:
+        waited = max(0.0, rates.sync.host_seconds - rates.sync.host_cpu_seconds)
+        return causes.sync_cause(rates.sync.host_seconds, waited, rates.sync.gain)
+    if bound.bound == "transfer" and rates.moved is not None:
+        laps = [lap for start in seen for lap in start.laps["moved"]]
+        return causes.transfer_cause(_per_batch(laps, "transfer_seconds"), seen[0].pinned)
+    return causes.balanced_cause() if bound.bound == "balanced" else None
+
+
+def _diagnosis(
+    bound: Bound,
+    cause: Cause | None,
+    rates: Rates,
+    scene: Scene | None,
+    stages: tuple[StageCosts | None, StageCosts | None],
+    seen: Sequence[Start],
+    settings: LoaderSettings,
+) -> Diagnosis:
+    headroom = rates.headroom
+    named = {"loader": rates.loader, "step": rates.step, "combined": rates.combined, "moved": rates.moved}
+    notes = [] if any(start.device_seen for start in seen) else [NO_DEVICE]
+    notes += (
+        causes.asides(scene)
+        if scene is not None
+        else ["the loader is no DataLoader: its workers cannot be looked into"]
+    )
+    return Diagnosis(
+        bound=bound.bound,
+        cause=cause.name if cause else None,
+        confidence=bound.confidence,
+        loader_samples_per_second=rates.loader.samples_per_second,
+        step_samples_per_second=rates.step.samples_per_second,
+        combined_samples_per_second=rates.combined.samples_per_second,
+        moved_samples_per_second=rates.moved.samples_per_second if rates.moved else None,
+        intervals={name: (rate.low, rate.high) for name, rate in named.items() if rate is not None},
+        input_wait_fraction=rates.input_wait_fraction,
+        headroom=headroom.value,
+        headroom_interval=(headroom.low, headroom.high),
+        evidence=(*_evidence(rates, bound), *((cause.evidence,) if cause else ())),
+        next_step=cause.next_step if cause else _MEASURE_AGAIN,
+        refuted_by=cause.refuted_by if cause else "a longer measurement on a quiet machine settles it",
+        notes=tuple(notes),
+        settings=settings,
+        stages=stages[0],
+        stages_combined=stages[1],
+        starts=len(seen),
+    )
+
+
+_MEASURE_AGAIN = "measure again on a quiet machine, or longer: diagnose(..., starts=8, seconds=1.0)"
+
+
+def _evidence(rates: Rates, bound: Bound) -> list[str]:
+    return [
+        f"loader alone {_rate(rates.loader)}, step alone {_rate(rates.step)}, together {_rate(rates.combined)}",
+        f"{bound.why}; the loop spends {rates.input_wait_fraction:.0%} of its time getting batches",
+    ]
+
+
+def _rate(rate: RateEstimate) -> str:
+    return f"{rate.samples_per_second:.0f} samples/s ({rate.low:.0f} to {rate.high:.0f})"
+
+
+def _failure(verdict: dict[str, Any], settings: LoaderSettings) -> ProbeError:
+    limits = {"deadline_seconds": 60.0, "silence_seconds": 15.0, "memory_bytes": None, "floor_bytes": 0}
+    _, reason = judge_ending(settings, verdict, limits)
+    error = verdict.get("error") or {}
+    return ProbeError(
+        f"loader and step could not be run with {settings.describe()}: {reason}",
+        error_type=error.get("type", ""),
+        traceback_text=error.get("traceback", ""),
+    )
+
+
+def _precise(found: Diagnosis) -> bool:
+    low, high = found.headroom_interval
+    return high - low <= 2 * ENOUGH_PRECISION * found.headroom
+
+
+def _median_look(looks: Sequence[SyncLook]) -> SyncLook | None:
+    if not looks:
+        return None
+    host, cpu, left = (median(getattr(look, name) for look in looks)
+                       for name in ("host_seconds", "host_cpu_seconds", "left_seconds"))  # fmt: skip
+    return SyncLook(host, cpu, left, _mean([look.wait_fraction for look in looks]))
+
+
+def _per_batch(laps: Sequence[dict[str, Any]], name: str) -> float:
+    return sum(lap[name] for lap in laps) / max(1, sum(lap["batches"] for lap in laps))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None
+
+
+def _slim(costs: StageCosts | None) -> dict[str, Any] | None:
+    return {name: value for name, value in asdict(costs).items() if name != "batch_walls"} if costs else None
