@@ -47,13 +47,13 @@ def marked_processes(marker: str) -> list[int]:
     return found
 
 
-def in_use(name: str) -> bool:
-    """Whether a process alive maps this shared-memory name: then it is not left over but another program's."""
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+def left_over(names: set[str]) -> set[str]:
+    """Of these shared-memory names, those that still exist though no process alive maps them."""
+    maps = ""
+    for pid in filter(str.isdigit, os.listdir("/proc")) if names else ():
         with contextlib.suppress(OSError):
-            if name in Path(f"/proc/{pid}/maps").read_text():
-                return True
-    return False
+            maps += Path(f"/proc/{pid}/maps").read_text()
+    return {name for name in names & set(os.listdir("/dev/shm")) if name not in maps}
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def nothing_left(tmp_path, monkeypatch):
     yield
     new = set(os.listdir("/dev/shm")) - before
     deadline = time.monotonic() + 5
-    while new & set(os.listdir("/dev/shm")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert {name for name in new & set(os.listdir("/dev/shm")) if not in_use(name)} == set()
+    while (left := left_over(new)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert left == set()
     assert os.listdir(tmp_path) == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
 

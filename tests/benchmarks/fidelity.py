@@ -186,7 +186,8 @@ def _line(row: dict[str, Any]) -> str:
         return f"{row['loader']:10} failed: {row['failed']}"
     return (
         f"{row['loader']:10} stated/plain {row['stated_over_plain']:.3f}  coverage {row['coverage']:.0%}  "
-        f"± {row['half_width']:.1%}  plain spread {row['plain_spread'] or 0:.1%}  overhead {row['overhead_seconds']:.2f} s  "
+        f"± {row['half_width']:.1%}  plain spread {row['plain_spread'] or 0:.1%}  "
+        f"overhead {row['overhead_seconds']:.2f} s  "
         f"sampling {row['sampling_share_of_a_core']:.2%} of a core  noisy {row['noisy_runs']:.0%}  "
         f"{row['long_run_samples_per_second']:,.0f}/s"
     )
