@@ -227,6 +227,24 @@ def test_an_iterator_that_passes_once_is_converted_whole(tmp_path):
     assert [s["n"] for s in open_dataset(tmp_path / "out")] == list(range(3000))
 
 
+def test_looking_at_a_stream_first_holds_little_of_it(tmp_path):
+    given = 0
+
+    def blobs():
+        nonlocal given
+        for n in range(40):
+            given += 1
+            yield {"n": n, "blob": bytes(5_000_000)}
+
+    from workbench.layouts.probe import MOST_BYTES, layout_options, probe_source
+    from workbench.layouts.sources import resolve_source
+
+    source = resolve_source(blobs)
+    probe_source(source, "tar", layout_options("tar", {}, None), None, skip_failures=False)
+    assert given == -(-MOST_BYTES // 5_000_001)
+    assert [sample["n"] for sample in source] == list(range(40))
+
+
 def test_changed_samples_of_a_list_are_noticed(tmp_path):
     convert([{"n": 1}, {"n": 2}], tmp_path / "out", processes=1)
     with pytest.raises(ConversionError, match="overwrite=True"):

@@ -18,14 +18,16 @@ from workbench.layouts.parquet_settings import ParquetOptions
 from workbench.layouts.pieces import transform_error
 from workbench.layouts.protocol import KEY, Sample
 from workbench.layouts.registry import LAYOUTS
-from workbench.layouts.sources import ReaderSource, Source, StreamSource, evenly
+from workbench.layouts.sources import ReaderSource, Source, StreamSource, evenly, stored_bytes
 from workbench.layouts.tokens import TokenOptions, narrowest_dtype
 from workbench.layouts.transforms import vocabulary
 
-PLAIN_SAMPLES = 1000
-"""Looked at where nothing is transformed: enough to meet the types that a column of JSON lines holds."""
-TRANSFORMED_SAMPLES = 64
-"""Looked at where each costs a decode or a tokenizer."""
+SCHEMA_SAMPLES = 1000
+"""Looked at for a Parquet schema where nothing is transformed: enough to meet the types that JSON lines hold."""
+SIZE_SAMPLES = 64
+"""Looked at for sizes, and wherever each costs a decode or a tokenizer."""
+MOST_BYTES = 64 << 20
+"""Held in memory while looking."""
 
 _OPTIONS = {"parquet": ParquetOptions, "tokens": TokenOptions}
 
@@ -82,7 +84,7 @@ def probe_source(
         ConversionError: The source holds nothing, or the transform fails on one of them.
         LayoutError: One of them cannot be read or written.
     """
-    wanted = PLAIN_SAMPLES if transform is None else TRANSFORMED_SAMPLES
+    wanted = SCHEMA_SAMPLES if transform is None and layout == "parquet" else SIZE_SAMPLES
     given, sizes = _some(source, wanted)
     if not given:
         raise ConversionError(f"{source.describe()} holds no samples: check the source.")
@@ -101,10 +103,14 @@ def probe_source(
 
 def _some(source: Source | StreamSource, wanted: int) -> tuple[list[Sample], float]:
     if isinstance(source, StreamSource):
-        given = source.head(wanted)
-        return given, float(sum(len(c) for sample in given for _, c, _ in encode_sample(sample)))
-    indices = evenly(len(source), wanted)
-    return [source.sample(index) for index in indices], float(source.sample_bytes()[indices].sum()) if indices else 0.0
+        given = source.head(wanted, MOST_BYTES)
+        return given, float(sum(stored_bytes(sample) for sample in given))
+    if not len(source):
+        return [], 0.0
+    sizes = source.sample_bytes()
+    fitting = int(MOST_BYTES / max(1.0, float(sizes.mean())))
+    indices = evenly(len(source), max(1, min(wanted, fitting)))
+    return [source.sample(index) for index in indices], float(sizes[indices].sum())
 
 
 def _changed(

@@ -177,10 +177,14 @@ class StreamSource:
     def describe(self) -> str:
         return self._description
 
-    def head(self, count: int) -> list[Sample]:
+    def head(self, count: int, most_bytes: int) -> list[Sample]:
         """The first samples; the next pass gives them again, also where the iterable can be passed over only once."""
-        self._started = map(as_sample, self._make())
-        self._head = list(islice(self._started, count))
+        self._started, self._head, size = map(as_sample, self._make()), [], 0
+        for sample in islice(self._started, count):
+            self._head.append(sample)
+            size += stored_bytes(sample)
+            if size >= most_bytes:
+                break
         return self._head
 
     def __iter__(self) -> Iterator[Sample]:
