@@ -354,6 +354,17 @@ def test_convert_refuses_in_one_sentence(options, said, folder, monkeypatch, cap
     assert out == "" and err.count("\n") == 1 and said in err
 
 
+def test_diagnose_names_the_slow_step(folder):
+    (folder / "steps.py").write_text("import time\n\n\ndef slow(batch):\n    time.sleep(0.05)\n")
+    done = run("diagnose", "loaders.py:make", "--step", "steps.py:slow", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["bound"] == "compute"
+    assert told["evidence"] and told["next_step"]
+    refused = run("diagnose", "loaders.py:make", "--step", "steps.py:fast", cwd=folder)
+    assert refused.returncode == 2 and "'fast'" in refused.stderr
+
+
 def test_trace_prints_the_verdict_of_a_recorded_loop(tmp_path, capsys):
     trace = profile([torch.ones(64, 64)] * 12, lambda batch: batch @ batch, tmp_path / "trace.json", steps=5)
     told = read_trace(trace)

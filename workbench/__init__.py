@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workbench.layouts.reader import ShardedReader, open_dataset
     from workbench.loaders.settings import LoaderSettings
     from workbench.loaders.source import LoaderSource
+    from workbench.measure.diagnosis import diagnose
     from workbench.measure.trace import read_trace
     from workbench.measure.trial import measure
     from workbench.notebook.panel import TuningPanel
@@ -43,6 +44,7 @@ _HOMES = {
     "TuningPanel": "workbench.notebook.panel",
     "WorkbenchError": "workbench.errors",
     "convert": "workbench.layouts.conversion",
+    "diagnose": "workbench.measure.diagnosis",
     "export": "workbench.tuning.export",
     "forecast": "workbench.tuning.forecast",
     "load_results": "workbench.tuning.results",

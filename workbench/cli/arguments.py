@@ -39,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_export(commands)
     _add_report(commands)
     _add_check(commands)
+    _add_diagnose(commands)
     _add_trace(commands)
     _add_convert(commands)
     _add_manifest(commands)
@@ -163,6 +164,19 @@ def _add_check(commands) -> None:
     command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
     command.add_argument("--starts", metavar="N", type=int, default=5, help="starts of each settings (default 5)")
     command.add_argument("--memory-limit", metavar="SIZE", help="fail above it: 8GiB, 500MB")
+    _add_json(command)
+
+
+def _add_diagnose(commands) -> None:
+    command = _command(
+        commands,
+        "diagnose",
+        "diagnosing:diagnose",
+        "say whether loader, step or what lies between them holds training back",
+    )
+    command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
+    command.add_argument("--step", metavar="FILE:FUNCTION", required=True, help="a training step that takes a batch")
+    command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
     _add_json(command)
 
 

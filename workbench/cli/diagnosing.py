@@ -1,10 +1,11 @@
-"""`workbench trace`: what a profiler trace says about where the steps spent their time."""
+"""`workbench diagnose` and `trace`: what holds training back, measured here or read from a profiler trace."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import sys
 from typing import TYPE_CHECKING
 
 from workbench.cli import endings
@@ -20,6 +21,18 @@ FRACTIONS = {
     "sync_wait_fraction": "the stepping thread sat in synchronising calls",
     "collective_fraction": "collectives ran, waits for other ranks included",
 }
+
+
+def diagnose(arguments: argparse.Namespace) -> int:
+    """Measures loader, step and both, and prints the verdict with its evidence; 1 when the evidence is too thin."""
+    from workbench.measure.diagnosis import diagnose as diagnosis
+    from workbench.tuning.steps import step_of
+
+    step = step_of(arguments.step)
+    print("Measuring the loader, the step, and both, in turn", file=sys.stderr)
+    found = diagnosis(arguments.loader, step, samples_per_batch=arguments.samples_per_batch)
+    print(json.dumps(found.as_dict(), allow_nan=False) if arguments.json else found)
+    return endings.ANSWER_IS_NO if found.bound == "unknown" else endings.DONE
 
 
 def trace(arguments: argparse.Namespace) -> int:
