@@ -10,6 +10,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.stateful_dataloader import _StatefulSingleProcessDataLoaderIter
 
 from workbench.errors import ResumeError
+from workbench.streaming.packed import PackedStream
 from workbench.streaming.position import Place
 from workbench.streaming.split import Seat
 from workbench.streaming.stream import ShardStream
@@ -28,7 +29,7 @@ class StreamLoader(StatefulDataLoader):
     * ``state_dict`` before the first pass starts no workers;
     * ``len`` is exact for any number of workers.
 
-    A ``PackedStream`` or ``BudgetStream`` over a ``ShardStream`` is taken too; its states need the same numbers.
+    A ``PackedStream`` over a ``ShardStream`` is taken too, and a ``BudgetStream``, whose states need the same numbers.
 
     A state with the same numbers goes on in the very order of the run that saved it. With other numbers every worker
     takes one contiguous run of what was left, in the epoch's order.
@@ -57,8 +58,8 @@ class StreamLoader(StatefulDataLoader):
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batch handed out last, for ``load_state_dict``."""
-        if self._iterator is None and (self.next_iter_state or self._stream() is self.dataset):
-            return dict(self.next_iter_state or self._stream().planned_state())
+        if self._iterator is None and (self.next_iter_state or hasattr(self.dataset, "planned_state")):
+            return dict(self.next_iter_state or self.dataset.planned_state())
         return {**super().state_dict(), _BATCHING: {"batch_size": self.batch_size, "drop_last": self.drop_last}}
 
     def load_state_dict(self, state_dict: LoaderState | Sequence[LoaderState]) -> None:
@@ -82,7 +83,7 @@ class StreamLoader(StatefulDataLoader):
         states = [state_dict] if isinstance(state_dict, Mapping) else list(state_dict)
         stream = self._stream()
         own = self._own(states, stream)
-        if own is None and stream is not self.dataset:
+        if own is None and not hasattr(self.dataset, "merged_state"):
             raise ResumeError(
                 f"The state was saved with other numbers of workers or ranks, and what {type(self.dataset).__name__} "
                 "has half handed out cannot be split anew: resume with the numbers that it was saved with."
@@ -90,9 +91,9 @@ class StreamLoader(StatefulDataLoader):
         if own is not None:
             super().load_state_dict(own)
             return
-        merged = merge_states(stream, states)
+        merged = merge_states(self.dataset, states)
         super().load_state_dict({})
-        stream.load_state_dict(merged)
+        self.dataset.load_state_dict(merged)
 
     def _get_iterator(self) -> Any:
         if self.num_workers:
@@ -146,7 +147,7 @@ def _as_formed(batch: Any) -> Any:
     return batch
 
 
-def merge_states(stream: ShardStream, states: Sequence[LoaderState]) -> dict[str, Any]:
+def merge_states(stream: ShardStream | PackedStream, states: Sequence[LoaderState]) -> dict[str, Any]:
     """One state for any number of ranks and workers, made of the states of every rank's loader.
 
     ``ShardStream.load_state_dict`` takes it, so that a plain ``StatefulDataLoader`` can go on with other numbers too.
@@ -185,12 +186,17 @@ def worker_states(state: LoaderState) -> list[dict[str, Any]]:
     return found
 
 
-def _exact_worker_states(stream: ShardStream, state: LoaderState) -> list[dict[str, Any]]:
+def _exact_worker_states(stream: ShardStream | PackedStream, state: LoaderState) -> list[dict[str, Any]]:
     """States of one rank's workers after the batch that was handed out last, snapshots being taken seldom."""
     found = worker_states(state)
     batches = state.get("_steps_since_snapshot", 0)
     if not batches:
         return found
+    if not isinstance(stream, ShardStream):
+        raise ResumeError(
+            f"The state is {batches} batches older than the last one handed out, and what they held is only known from "
+            "reading them: save it with snapshot_every_n_steps=1 to go on with other numbers."
+        )
     if _BATCHING not in state and stream.batch_size is None:
         raise ResumeError(
             f"The state is {batches} batches older than the last one handed out and does not say how long they were: "

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import IterableDataset
 
-from workbench.errors import SettingsError
+from workbench.errors import ResumeError, SettingsError
+from workbench.streaming.leftovers import Document, Leftover, own_leftovers, positions_of, what_is_left
 from workbench.streaming.order import shuffled
 from workbench.streaming.packing import Row, rows_of
+from workbench.streaming.position import Consumed, Place, merged, share_of
 from workbench.streaming.running import Running
+from workbench.streaming.spans import cut, size, united
+from workbench.streaming.stream import ShardStream
 from workbench.streaming.windows import Windows, check_made_alike
 
 NO_LABEL = -100
@@ -82,9 +88,17 @@ class PackedStream(IterableDataset):
         self.batch_size, self.pad_id, self.labels, self.positions = batch_size, pad_id, labels, positions
         self._windows = Windows(source)
         self._running = Running()
+        self._left_by_epoch: dict[int, list[Leftover]] = {}
+        self._loaded: list[Leftover] | None = None
+        self._own: list[Leftover] = []
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        return self._running.begin(self._handed_out(self._windows.begin()))
+        documents = self._windows.begin()
+        self._own, self._loaded = self._next_leftovers(), None
+        place = self._source_place()
+        if place is not None:
+            documents = chain(self._left_over(place.epoch, self._own[self._windows.place.read :]), documents)
+        return self._running.begin(self._handed_out(documents))
 
     def set_epoch(self, epoch: int) -> None:
         """Pass ``epoch`` on to the source."""
@@ -92,17 +106,97 @@ class PackedStream(IterableDataset):
 
     def state_dict(self) -> dict[str, Any]:
         """The source's state where the window began, and the rows handed out since."""
-        return {**self._windows.state_dict(), "packing": self._packing()}
+        left = self._own if self._loaded is None else self._loaded
+        return {**self._windows.state_dict(), "left": json.dumps(left), "packing": self._packing()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on after the last row handed out.
+
+        Args:
+            state: What ``state_dict`` gave in the same worker, or what ``merged_state`` made of those of all workers.
 
         Raises:
             ResumeError: A pass is running; the state was saved under other packing; or the source refuses its part.
         """
         self._running.refuse()
         check_made_alike(state, "packing", self._packing(), "PackedStream")
-        self._windows.load_state_dict(state)
+        left = [tuple(one) for one in json.loads(state["left"])]
+        if "consumed" in state:
+            self.source.load_state_dict(state)
+            self._windows = Windows(self.source)
+            self._left_by_epoch, self._loaded, self._own = {state["epoch"]: left}, None, []
+        else:
+            self._windows.load_state_dict(state)
+            self._loaded = left
+
+    def merged_state(self, states: Sequence[Mapping[str, Any]], *, finished: bool = False) -> dict[str, Any]:
+        """One state for any number of ranks and workers, made of the states of all workers of all ranks.
+
+        The window that each of them was in is read again, to tell which documents were handed out, and which tokens
+        are left of those that were begun.
+
+        Raises:
+            ResumeError: The source is no ``ShardStream``; a state is missing; or they are of several moments.
+        """
+        if not isinstance(self.source, ShardStream):
+            raise ResumeError(
+                f"Documents of a {type(self.source).__name__} cannot be split anew: resume with the numbers of workers "
+                "and ranks that the state was saved with, or pack a ShardStream."
+            )
+        for state in states:
+            check_made_alike(state, "packing", self._packing(), "PackedStream")
+        identity = self.source.identity
+        places = [Place.from_dict(state["source"], identity) for state in states]
+        consumed = merged(places, identity, finished=finished)
+        if len({place.epoch for place in places}) > 1:
+            raise ResumeError("Some ranks were in the next epoch already: load states that all saved in one epoch.")
+        spans, left = list(consumed.spans.get(consumed.epoch, ())), []
+        for state, place in zip(states, places, strict=True) if consumed.epoch == places[0].epoch else ():
+            done, rest = self._left_by(state, place)
+            spans += done
+            left += rest
+        after = Consumed(consumed.epoch, {consumed.epoch: united(spans)})
+        return {**after.as_dict(identity), "left": json.dumps(sorted(left)), "packing": self._packing()}
+
+    def planned_state(self) -> dict[str, Any]:
+        """The state before the next pass, for any number of ranks and workers."""
+        planned = self.source.planned_state()
+        left = self._left_by_epoch.get(planned["epoch"], [])
+        return {**planned, "left": json.dumps(left), "packing": self._packing()}
+
+    def _left_by(self, state: Mapping[str, Any], place: Place) -> tuple[list[tuple[int, int]], list[Leftover]]:
+        """What one worker was through with, and what it left of documents that it had begun."""
+        own = [tuple(one) for one in json.loads(state["left"])]
+        share = share_of(place, self.source.identity)
+        path = cut(share, place.taken, size(share))
+        samples = zip(positions_of(path), self.source.samples_at(place.epoch, path), strict=True)
+        fresh = (self._document(sample, position) for position, sample in samples)
+        read: list[Document] = []
+        documents = chain(self._left_over(place.epoch, own[state["read"] :]), fresh)
+        window, count = self._window(document for document in documents if not read.append(document))
+        rows, order = self._packed(window)
+        used = (piece for number in order[: state["given"]] for piece in rows[number])
+        done, left = what_is_left(read, window, used)
+        return done, left + own[state["read"] + count :]
+
+    def _next_leftovers(self) -> list[Leftover]:
+        place = self._source_place()
+        if self._loaded is not None or place is None:
+            return self._loaded or []
+        return own_leftovers(self._left_by_epoch.get(place.epoch, []), place.seat)
+
+    def _source_place(self) -> Place | None:
+        return self.source.place() if isinstance(self.source, ShardStream) else None
+
+    def _left_over(self, epoch: int, leftovers: Sequence[Leftover]) -> Iterator[Document]:
+        for position, begin, end in leftovers:
+            sample = next(self.source.samples_at(epoch, ((position, position + 1),)))
+            yield Document(_ids(sample, self.field), begin, end, position, left_over=True)
+
+    def _document(self, sample: Any, position: int | None = None) -> Document:
+        ids = _ids(sample, self.field)
+        end = min(len(ids), self.length) if self.overlong == "truncate" else len(ids)
+        return Document(ids, 0, end, position)
 
     def _packing(self) -> dict[str, Any]:
         return {
@@ -125,42 +219,45 @@ class PackedStream(IterableDataset):
             self._windows.place = place
             yield self._as_tensors(batch)
 
-    def _rows(self, window: list[np.ndarray]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        rows = rows_of([len(document) for document in window], self.length, self.strategy, self.overlong)
-        order = shuffled(len(rows), sum(map(len, window))).tolist()
+    def _rows(self, window: list[Document]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        rows, order = self._packed(window)
         return [partial(self._row, window, rows[number]) for number in order]
 
-    def _window(self, documents: Iterator[Any]) -> tuple[list[np.ndarray], int]:
+    def _packed(self, window: list[Document]) -> tuple[list[Row], list[int]]:
+        """The rows of a window, and the order that they are handed out in."""
+        rows = rows_of([len(document) for document in window], self.length, self.strategy, self.overlong)
+        return rows, shuffled(len(rows), sum(map(len, window))).tolist()
+
+    def _window(self, documents: Iterator[Any]) -> tuple[list[Document], int]:
         """The documents to pack together, empty ones left out, and how many were read."""
         window, tokens, read = [], 0, 0
-        for document in documents:
+        for sample in documents:
             read += 1
-            ids = _ids(document, self.field)
-            if self.overlong == "truncate":
-                ids = ids[: self.length]
-            if len(ids):
-                window.append(ids)
-                tokens += len(ids)
+            document = sample if isinstance(sample, Document) else self._document(sample)
+            if len(document):
+                window.append(document)
+                tokens += len(document)
             if tokens >= self.window_rows * self.length:
                 break
         return window, read
 
-    def _row(self, window: Sequence[np.ndarray], row: Row) -> dict[str, np.ndarray]:
+    def _row(self, window: Sequence[Document], row: Row) -> dict[str, np.ndarray]:
         inputs = np.full(self.length, self.pad_id, dtype=np.int64)
         labels = np.full(self.length, NO_LABEL, dtype=np.int64)
         documents = np.full(self.length, NO_DOCUMENT, dtype=np.int64)
         positions = np.zeros(self.length, dtype=np.int64)
         at = 0
         for number, piece in enumerate(row):
-            ids, end = window[piece.document], at + len(piece)
-            inputs[at:end] = ids[piece.begin : piece.end]
+            document, end = window[piece.document], at + len(piece)
+            begin = document.begin + piece.begin
+            inputs[at:end] = document.ids[begin : begin + len(piece)]
             if self.labels == "next":
-                following = ids[piece.begin + 1 : piece.end + 1]
+                following = document.ids[begin + 1 : begin + len(piece) + 1]
                 labels[at : at + len(following)] = following
             else:
                 labels[at + 1 : end] = inputs[at + 1 : end]
             documents[at:end] = number
-            first = piece.begin if self.positions == "document" else 0
+            first = begin if self.positions == "document" else 0
             positions[at:end] = np.arange(first, first + len(piece))
             at = end
         return {"input_ids": inputs, "labels": labels, "document_ids": documents, "position_ids": positions}

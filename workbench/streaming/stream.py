@@ -18,7 +18,7 @@ from workbench.streaming.passes import Passes
 from workbench.streaming.position import Consumed, Identity, Place, merged, share_of
 from workbench.streaming.running import Running
 from workbench.streaming.shards import GatheringShards, as_shards, digest
-from workbench.streaming.spans import cut, size
+from workbench.streaming.spans import Spans, cut, size
 from workbench.streaming.split import REMAINDERS, Seat, share_of_rank
 
 DEFAULT_WINDOW = 256
@@ -142,6 +142,14 @@ class ShardStream(IterableDataset):
     def order(self, epoch: int) -> EpochOrder:
         """The order of all samples in ``epoch``."""
         return EpochOrder.of(self.shards.counts, self.seed, epoch, shuffle=self.shuffle, window=self.window)
+
+    def samples_at(self, epoch: int, path: Spans) -> Iterator[Any]:
+        """The samples at the positions of ``path`` in the order of ``epoch``; no state follows them."""
+        return self._read(self.order(epoch).segments(path))
+
+    def place(self) -> Place | None:
+        """Where the pass that was begun last had begun; None before the first."""
+        return self._place
 
     def state_dict(self) -> dict[str, Any]:
         """The place after the last sample handed out, as plain values (about 0.5 kB)."""
