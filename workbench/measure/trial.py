@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,56 +27,14 @@ from workbench.errors import ProbeError, SourceError, TrialServerError
 from workbench.loaders import shipping
 from workbench.loaders.settings import LoaderSettings
 from workbench.loaders.source import LoaderSource
+from workbench.measure.plan import TrialPlan, limits_of
 from workbench.measure.records import Probe, TrialRun, probe_from_json
 from workbench.measure.result import TrialResult
 from workbench.measure.verdicts import judge, make_run
 
 SERVER_SECONDS = 120.0
 """How long importing torch and loading the user's module may take."""
-PROBE_SECONDS = 120.0
-LEAST_DEADLINE_SECONDS = 60.0
-LEAST_SILENCE_SECONDS = 15.0
-SILENCE_BATCHES = 30.0
-"""A trial is given up when nothing came for this many times what a batch took in the probe."""
-FLOOR_BYTES = 1 << 30
-FLOOR_SHARE = 0.05
-"""A trial is stopped when the machine has less than 1 GiB, or 5 %, of memory left."""
 MARKER = "WORKBENCH_TRIAL"
-
-
-@dataclass(frozen=True)
-class TrialPlan:
-    """How one run measures.
-
-    Attributes:
-        measure_seconds: Seconds of quiet windows that suffice once they are precise enough.
-        max_measure_seconds: Seconds of windows after which the run stops all the same.
-        precision: Relative half-width of the in-run interval that is precise enough.
-        window_seconds: Least length of a window.
-        warmup_seconds: Least length of the warm-up; the queue is used up once in any case.
-        deadline_seconds: Wall seconds after which the run is ended; None: from what the probe saw, at least 60.
-        silence_seconds: Seconds without a batch after which it counts as hung; None: from the probe, at least 15.
-        memory_limit_bytes: Ceiling for the tree's memory; None for none but the machine's own.
-        check_data: Compare what comes out with the loader at 0 workers.
-        check_seconds: Longest time for that.
-        measure_edge: Measure the cost of an epoch's edge.
-        measure_growth: Read memory exactly before the windows as well as after them.
-        seed: Seeds torch, random and numpy in the trial; the same seed gives a shuffling loader the same order.
-    """
-
-    measure_seconds: float = 1.0
-    max_measure_seconds: float = 4.0
-    precision: float = 0.05
-    window_seconds: float = 0.1
-    warmup_seconds: float = 0.2
-    deadline_seconds: float | None = None
-    silence_seconds: float | None = None
-    memory_limit_bytes: int | None = None
-    check_data: bool = True
-    check_seconds: float = 1.5
-    measure_edge: bool = True
-    measure_growth: bool = True
-    seed: int = 0
 
 
 class TrialServer:
@@ -145,7 +103,7 @@ class TrialServer:
         plan = plan or TrialPlan()
         probe = self.probe()
         with self._running:
-            limits = self._limits(plan, settings, probe)
+            limits = limits_of(plan, settings, probe, self.cores)
             task = self._task("measure", plan.seed) | {"settings": settings.as_dict(), "plan": asdict(plan)}
             if not task["reference"] or not os.path.exists(task["reference"]):
                 task["reference"] = ""
@@ -174,7 +132,7 @@ class TrialServer:
         plan = plan or TrialPlan()
         probe = self.probe()
         with self._running:
-            limits = self._limits(plan, settings, probe)
+            limits = limits_of(plan, settings, probe, self.cores)
             task = self._task(kind, plan.seed) | {"settings": settings.as_dict(), "plan": asdict(plan)} | details
             return self._command(task, limits, settings)
 
@@ -264,7 +222,7 @@ class TrialServer:
                 self._bury(warden)
 
     def _ask_probe(self) -> Probe:
-        limits = self._limits(TrialPlan(), LoaderSettings(), None)
+        limits = limits_of(TrialPlan(), LoaderSettings(), None, self.cores)
         verdict = self._command(self._task("probe", 0), limits, LoaderSettings())
         if verdict.get("done"):
             return probe_from_json(verdict["done"])
@@ -289,25 +247,6 @@ class TrialServer:
             "batch_size_hint": self._probe.samples_per_batch if self._probe else None,
             "reference": str(self._directory / "reference.json"),
             "temporary": str(self._directory / "t"),
-        }
-
-    def _limits(self, plan: TrialPlan, settings: LoaderSettings, probe: Probe | None) -> dict[str, Any]:
-        batch = (probe.batch_seconds or 0.0) if probe else 0.0
-        per_batch = batch * max(1.0, settings.num_workers / self.cores)
-        silence = plan.silence_seconds or max(LEAST_SILENCE_SECONDS, SILENCE_BATCHES * per_batch)
-        needed = plan.max_measure_seconds * 4 + (settings.batches_in_flight + settings.num_workers) * per_batch * 2
-        total = machine.memory_limit_bytes() or 0
-        return {
-            "deadline_seconds": (plan.deadline_seconds or max(LEAST_DEADLINE_SECONDS, needed))
-            if probe
-            else PROBE_SECONDS,
-            "silence_seconds": silence if probe else PROBE_SECONDS,
-            "partial_silence_seconds": LEAST_SILENCE_SECONDS / 3,
-            "memory_bytes": plan.memory_limit_bytes,
-            "floor_bytes": int(max(FLOOR_BYTES, FLOOR_SHARE * total)),
-            "measure_seconds": plan.measure_seconds,
-            "max_measure_seconds": plan.max_measure_seconds,
-            "precision": plan.precision,
         }
 
     def _command(self, task: dict[str, Any], limits: dict[str, Any], settings: LoaderSettings) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from workbench.tuning.results import Results, results_of, usable_cores_of
 from workbench.tuning.space import Candidates, SearchSpace
 from workbench.tuning.steps import step_name
 from workbench.tuning.store import SweepRecord, SweepStore
-from workbench.tuning.strategies import Progress, Strategy
+from workbench.tuning.strategies import Progress, Round, Strategy
 from workbench.tuning.trials import trials_of
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 # What must be as it was for a sweep to go on: anything else changes the numbers themselves.
 OPTIONS_THAT_SHAPE_NUMBERS = ("measure_seconds", "step", "samples_per_batch")
+SCREEN_WARMUP_SECONDS = 0.1  # beside the queue, which is used up once in any case
+SCREEN_PRECISION = 0.1
+SCREEN_WINDOW_SECONDS = 0.04
 LONGEST_SHARE = 2.0  # a run that is not precise yet goes on for as long again; a further start tells more than that
 SECONDS_OF_A_RUN_BESIDE_MEASURING = 1.0  # start, warm-up and end of a run, until one was seen
 
@@ -246,7 +249,7 @@ class Engine:
             for settings in following.settings:
                 if not self._still_wanted(settings):
                     continue
-                ending = self._run_counted(store, server, probe, settings, following.measure_share)
+                ending = self._run_counted(store, server, probe, settings, following)
                 if ending:
                     return ending
         return self.control.ending or "stopped"
@@ -255,14 +258,22 @@ class Engine:
         assert self._record is not None
         cores = usable_cores_of(self._record.machine)
         trials = trials_of(self._runs, cores)
-        return Progress(self._record.candidates, trials, self._record.current, self.plan.seed)
+        return Progress(
+            self._record.candidates,
+            trials,
+            self._record.current,
+            self.plan.seed,
+            self._record.probe,
+            float(self._record.machine.get("usable_cores") or cores),
+            self.plan.step is not None,
+        )
 
     def _still_wanted(self, settings: LoaderSettings) -> bool:
         """False for settings whose earlier run in the same round did not end well."""
         return all(run.status == "ok" for run in self._runs if run.settings == settings)
 
     def _run_counted(
-        self, store: SweepStore, server: Server, probe: Probe, settings: LoaderSettings, share: float
+        self, store: SweepStore, server: Server, probe: Probe, settings: LoaderSettings, round_: Round
     ) -> str:
         """Runs these settings until a run counts; gives why the sweep must end instead, or nothing."""
         assert self._record is not None
@@ -273,14 +284,14 @@ class Engine:
                 number = store.begin_run(self._record, settings)
                 self._keep(store, number, TrialRun(settings, "skipped", why, started_at=time.time()))
                 return ""
-            if self._seconds_left() < self._expected_seconds(share):
+            if self._seconds_left() < self._expected_seconds(round_):
                 return "budget"
-            plan, cut_by_budget = self._trial_plan(settings, share)
+            plan, cut_by_budget = self._trial_plan(settings, round_)
             number = store.begin_run(self._record, settings)
             self.control.emit("run_started", settings=settings, runs_done=len(self._runs))
             begun = time.monotonic()
             with self.control.cancelling(server):
-                run = server.run(settings, plan)
+                run = dataclasses.replace(server.run(settings, plan), screened=round_.screen)
             if self.control.cancelled and run.status != "ok":
                 store.discard_run(number)
                 continue
@@ -313,35 +324,46 @@ class Engine:
             over_memory=[run.settings for run in self._runs if run.status == "over_memory"],
         )
 
-    def _trial_plan(self, settings: LoaderSettings, share: float) -> tuple[TrialPlan, bool]:
+    def _trial_plan(self, settings: LoaderSettings, round_: Round) -> tuple[TrialPlan, bool]:
         """How the next run of these settings measures, and whether the budget cuts its deadline.
 
-        What does not change from start to start is looked at in the first start over warm files only.
+        What does not change from start to start is looked at in the first start over warm files only, and never in a
+        short first look.
         """
-        from workbench.measure.trial import LEAST_DEADLINE_SECONDS, TrialPlan
+        from workbench.measure.plan import LEAST_DEADLINE_SECONDS, TrialPlan
 
-        starts = sum(run.settings == settings and not run.cold for run in self._runs)
-        first, left = starts == 0, self._seconds_left()
+        warm = [run for run in self._runs if run.settings == settings and not run.cold]
+        first, left = not round_.screen and all(run.screened for run in warm), self._seconds_left()
         cut = left < LEAST_DEADLINE_SECONDS
+        seconds = self.plan.measure_seconds * round_.measure_share
         plan = TrialPlan(
-            measure_seconds=self.plan.measure_seconds * share,
-            max_measure_seconds=self.plan.measure_seconds * share * LONGEST_SHARE,
+            measure_seconds=seconds,
+            max_measure_seconds=seconds * LONGEST_SHARE,
             deadline_seconds=left if cut else None,
             memory_limit_bytes=self.plan.memory_limit_bytes,
             check_data=first,
             measure_edge=first,
             measure_growth=first,
-            seed=starts,
+            seed=len(warm),
         )
+        if round_.screen:
+            plan = dataclasses.replace(
+                plan,
+                precision=SCREEN_PRECISION,
+                window_seconds=SCREEN_WINDOW_SECONDS,
+                warmup_seconds=SCREEN_WARMUP_SECONDS,
+            )
+        elif first:
+            plan = dataclasses.replace(plan, check_seconds=plan.check_seconds * round_.measure_share)
         return plan, cut
 
     def _seconds_left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - time.monotonic()
 
-    def _expected_seconds(self, share: float) -> float:
+    def _expected_seconds(self, round_: Round) -> float:
         if self._run_seconds:
             return statistics.median(self._run_seconds)
-        return self.plan.measure_seconds * share + SECONDS_OF_A_RUN_BESIDE_MEASURING
+        return self.plan.measure_seconds * round_.measure_share + SECONDS_OF_A_RUN_BESIDE_MEASURING
 
     def _pass_on(self, event: Event) -> None:
         """An event of the trial server; it also shows that a trial runs which may have to end."""
