@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from workbench.loaders.source import LoaderSource
     from workbench.measure.diagnosis import diagnose
     from workbench.measure.trace import read_trace
+    from workbench.measure.trace_recording import profile
     from workbench.measure.trial import measure
     from workbench.notebook.panel import TuningPanel
     from workbench.notebook.report import write_report
     from workbench.review.manifest import make_manifest, verify
+    from workbench.review.rank_meter import RankMeter
     from workbench.review.resume import resume_test
     from workbench.streaming.packed import PackedStream
     from workbench.streaming.stream import ShardStream
@@ -36,6 +38,7 @@ _HOMES = {
     "LoaderSettings": "workbench.loaders.settings",
     "LoaderSource": "workbench.loaders.source",
     "PackedStream": "workbench.streaming.packed",
+    "RankMeter": "workbench.review.rank_meter",
     "Results": "workbench.tuning.results",
     "SearchSpace": "workbench.tuning.space",
     "ShardStream": "workbench.streaming.stream",
@@ -51,6 +54,7 @@ _HOMES = {
     "load_settings": "workbench.tuning.export",
     "make_manifest": "workbench.review.manifest",
     "open_dataset": "workbench.layouts.reader",
+    "profile": "workbench.measure.trace_recording",
     "read_trace": "workbench.measure.trace",
     "resume_test": "workbench.review.resume",
     "verify": "workbench.review.manifest",

@@ -72,18 +72,18 @@ STEP, SYNC, ALONE = ("step",), ("host synchronisation",), ("no overlap",)
 
 
 def _faults() -> list[Question]:
-    ten, five = {"device_seconds": 0.010}, {"device_seconds": 0.005}
+    ten, five, two = {"device_seconds": 0.010}, {"device_seconds": 0.005}, {"device_seconds": 0.002}
     found = [
         Question(f"storage {1e3 * s:g} ms", {"storage_seconds": s}, ten, causes=STORAGE)
         for s in (0.002, 0.004, 0.008, 0.016)
     ]
     found += [
-        Question(f"decode {1e3 * s:g} ms", {"decode_cpu_seconds": s}, five, causes=DECODE)
-        for s in (0.001, 0.002, 0.004)
+        Question(f"decode {1e3 * s:g} ms", {"decode_cpu_seconds": s}, two, causes=DECODE)
+        for s in (0.0005, 0.001, 0.002)
     ]
     found += [
-        Question(f"collate {1e3 * s:g} ms", {"collate_cpu_seconds": s}, five, causes=COLLATE)
-        for s in (0.001, 0.002, 0.004)
+        Question(f"collate {1e3 * s:g} ms", {"collate_cpu_seconds": s}, two, causes=COLLATE)
+        for s in (0.0005, 0.001, 0.002)
     ]
     found += [
         Question(f"{n} objects", {"objects": n}, {"device_seconds": 0.001}, causes=OBJECTS, bound="input")
@@ -106,7 +106,7 @@ def _faults() -> list[Question]:
         for s in (0.15, 0.3, 0.5)
     ]
     found += [
-        Question(f"{n} threads", {"threads": n, "decode_cpu_seconds": 0.004}, five, causes=THREADS) for n in (4, 8)
+        Question(f"{n} threads", {"threads": n, "decode_cpu_seconds": 0.002}, two, causes=THREADS) for n in (4, 8)
     ]
     found += [
         Question(
@@ -121,7 +121,7 @@ def _faults() -> list[Question]:
         Question("imbalance 90 %", {"shards": 2, "largest_shard": 0.9, "storage_seconds": 0.002}, five, causes=UNEVEN + IDLE, bound="input", length=640),
         Question("imbalance 75 %", {"shards": 2, "largest_shard": 0.75, "storage_seconds": 0.004}, five, causes=UNEVEN + IDLE, bound="input", length=320),
         Question("storage, no workers", {"storage_seconds": 0.004}, ten, 0, causes=STORAGE),
-        Question("decode, no workers", {"decode_cpu_seconds": 0.002}, five, 0, causes=DECODE),
+        Question("decode, no workers", {"decode_cpu_seconds": 0.001}, five, 0, causes=DECODE),
     ]  # fmt: skip
     return found
 
@@ -174,7 +174,7 @@ def _pairs() -> list[Question]:
     sync = {"launch_seconds": 0.010, "device_seconds": 0.010, "synchronise": True}
     return [
         Question("storage and collate", {"storage_seconds": 0.006, "collate_cpu_seconds": 0.0005}, {"device_seconds": 0.010}, causes=STORAGE),
-        Question("collate and storage", {"storage_seconds": 0.0005, "collate_cpu_seconds": 0.003}, {"device_seconds": 0.005}, causes=COLLATE),
+        Question("collate and storage", {"storage_seconds": 0.0005, "collate_cpu_seconds": 0.0015}, {"device_seconds": 0.005}, causes=COLLATE),
         Question("storage before sync", {"storage_seconds": 0.010}, sync, causes=STORAGE),
         Question("sync before storage", {"storage_seconds": 0.0005}, sync, causes=SYNC),
         Question("idle and storage", {"shards": 1, "storage_seconds": 0.006}, {"device_seconds": 0.010}, causes=IDLE),
