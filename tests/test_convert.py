@@ -533,13 +533,14 @@ def test_the_same_samples_in_several_layouts_with_their_cost(folder, tmp_path):
         ({"layout": "parquet", "row_group_rows": 0}, "row_group_rows=0"),
         ({"layout": "tokens"}, "'tokens' is missing"),
         ({"shards": 0}, "shards=0"),
+        ({"processes": 0}, "processes=0"),
         ({"on_error": "ignore"}, "on_error='ignore'"),
         ({"duplicates": "keep"}, "duplicates='keep'"),
     ],
 )
 def test_wrong_use_is_told_before_anything_is_written(folder, tmp_path, arguments, words):
     with pytest.raises(LayoutError, match=words):
-        convert(folder, tmp_path / "out", processes=1, **arguments)
+        convert(folder, tmp_path / "out", **{"processes": 1, **arguments})
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
 
 

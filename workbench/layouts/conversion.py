@@ -64,6 +64,8 @@ def convert(
         LayoutError: A sample, a name or an option is not what the layout can hold.
     """
     _check_words(on_error, duplicates)
+    if processes is not None and processes < 1:
+        raise LayoutError(f"processes={processes} does no work: give a number from 1, or None for every usable core.")
     resolved = resolve_source(source)
     target = checked_target(Path(destination), _place(source))
     chosen = layout_options(layout, options, transform)
