@@ -10,7 +10,7 @@ import pytest
 from tests import made_up_sweeps as made_up
 from tests.made_up_sweeps import broken, settings, trial
 from workbench.errors import SettingsError, WorkbenchError
-from workbench.notebook import charts, figures, formatting, palette, still, tables, views
+from workbench.notebook import charts, figures, formatting, palette, points, still, tables, views
 
 STATES = {"full": made_up.photos_like(), "empty": made_up.empty(), "failed": made_up.all_failed()}
 
@@ -87,7 +87,7 @@ def test_throughput_has_one_line_a_prefetch_depth_with_the_best_at_each_number_o
 
 def test_a_point_carries_the_trials_own_interval():
     results = made_up.photos_like()
-    for point, result in zip(views.points(results), results.trials, strict=True):
+    for point, result in zip(points.points(results), results.trials, strict=True):
         assert (point.samples_per_second, point.low, point.high) == (
             result.samples_per_second,
             result.samples_per_second_low,
@@ -182,7 +182,7 @@ def test_waits_of_several_start_methods_are_told_apart():
 
 def test_hover_text_states_units_interval_and_escapes_the_users_words():
     results = made_up.photos_like()
-    lines = views.hover_lines(results.trials[3])
+    lines = points.hover_lines(results.trials[3])
     low, high = results.trials[3].samples_per_second_low, results.trials[3].samples_per_second_high
     assert lines == (
         "<b>4 workers, prefetch 2 (8 batches in flight)</b>",
@@ -190,7 +190,7 @@ def test_hover_text_states_units_interval_and_escapes_the_users_words():
         "780 MB peak memory, shared pages once",
         "first batch 800 ms · epoch edge 200 ms",
     )
-    failed = "<br>".join(views.hover_lines(results.trials[9]))
+    failed = "<br>".join(points.hover_lines(results.trials[9]))
     assert "failed: Can&#x27;t pickle &lt;lambda&gt;" in failed and "<lambda>" not in failed
 
 
@@ -237,7 +237,7 @@ def test_lines_differ_in_colour_marker_and_dash_beyond_the_palette():
 
 
 def test_what_is_being_measured_is_marked():
-    running = views.Running(settings(2, 2), 512.0)
+    running = points.Running(settings(2, 2), 512.0)
     figure = figures.throughput_figure(views.throughput_info(made_up.empty(), running), palette.LIGHT)
     (trace,) = figure["data"]
     assert (trace["name"], trace["x"], trace["y"]) == ("measuring now", [2], [512.0])

@@ -26,7 +26,7 @@ from tests.made_up_sweeps import settings
 from workbench.errors import ProbeError, SettingsError, WorkbenchError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun
-from workbench.notebook import changes, figures, gallery, panel, saved, watch
+from workbench.notebook import changes, figures, gallery, panel, saved, selection, watch
 from workbench.notebook.live import LiveChart, plotly_gzipped
 from workbench.notebook.panel import TuningPanel
 from workbench.tuning.export import load_settings
@@ -97,7 +97,7 @@ def make(server, tmp_path):
     server.gate.set()
     for one in made:
         one.stop()
-        one._pump.wait(20)
+        one._pump.wait(120)
 
 
 def text_of(value: str) -> str:
@@ -106,9 +106,9 @@ def text_of(value: str) -> str:
 
 
 def until(true: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 90
     while not true():
-        assert time.monotonic() < give_up, "it did not come about within 20 s"
+        assert time.monotonic() < give_up, "it did not come about within 90 s"
         time.sleep(0.01)
 
 
@@ -195,7 +195,7 @@ def test_everything_set_by_hand_reads_back_as_code_that_makes_the_same_sweep(mak
 def test_run_shows_table_recommendation_progress_and_trials(make, server):
     one = make()
     one.steering.run.click()
-    results = one.wait(30)
+    results = one.wait(120)
     assert len(results.trials) == 5 and results.best == settings(2, 2)
     assert "Finished." in text_of(one.progress._status.value)
     assert one.progress._bar.value == one.progress._bar.max == len(server.ran)
@@ -224,7 +224,7 @@ def test_stop_ends_the_running_trial_and_keeps_what_was_measured(make, server):
     server.gate.clear()
     until(lambda: one._pump.watched.running is not None)
     one.steering.stop.click()
-    one.wait(20)  # the gate is shut: only a trial that was cancelled can end
+    one.wait(120)  # the gate is shut: only a trial that was cancelled can end
     assert one.state == "done" and "Stopped." in text_of(one.progress._status.value)
     assert sum(len(trial.runs) for trial in one.results.trials if trial.status != "skipped") >= 2
     assert "So far" not in one._verdict.value
@@ -243,7 +243,7 @@ def test_pause_frees_the_machine_and_resume_goes_on(make, server):
     time.sleep(0.2)
     assert len(server.ran) == ran
     one.steering.pause.click()
-    assert len(one.wait(30).trials) == 5
+    assert len(one.wait(120).trials) == 5
     assert one.steering.pause.description == "Pause"
 
 
@@ -283,7 +283,7 @@ def test_an_error_while_showing_does_not_end_the_sweep(make, monkeypatch):
     one = make()
     monkeypatch.setattr(one.inspector, "show", lambda results: 1 / 0)
     one.steering.run.click()
-    assert len(one.wait(30).trials) == 5
+    assert len(one.wait(120).trials) == 5
     assert "ZeroDivisionError" in one.errors.widget.value
 
 
@@ -293,7 +293,7 @@ def test_an_error_while_showing_does_not_end_the_sweep(make, monkeypatch):
 def test_a_click_on_a_point_shows_its_trial_and_marks_it_everywhere(make):
     one = make()
     one.run()
-    one.wait(30)
+    one.wait(120)
     key = next(key for key, trial in enumerate(one.results.trials) if trial.status == "failed")
     live = one.gallery.boxes[0].live
     live._handle_custom_msg({"kind": "select", "key": key}, [])
@@ -309,7 +309,7 @@ def test_a_click_on_a_point_shows_its_trial_and_marks_it_everywhere(make):
 def test_details_state_windows_memory_and_intervals(make):
     one = make()
     one.run()
-    one.wait(30)
+    one.wait(120)
     one.inspector.choose(next(k for k, t in enumerate(one.results.trials) if t.settings == settings(2, 2)))
     details = " ".join(text_of(one.inspector._details.value).split())
     for words in ("steady rate 300 samples/s", "95 % interval", "peak memory 400 MB", "300, 300, 300, 300"):
@@ -322,7 +322,7 @@ def test_export_previews_and_writes_a_file_that_reads_back_equal(make, tmp_path)
     box._write.click()
     assert "nothing to export yet" in one.errors.widget.value
     one.run()
-    one.wait(30)
+    one.wait(120)
     assert "num_workers: 2" in box._preview.value
     box._file.value = str(tmp_path / "mine.yaml")
     box._write.click()
@@ -335,7 +335,7 @@ def test_export_previews_and_writes_a_file_that_reads_back_equal(make, tmp_path)
 def test_the_chosen_trial_can_be_exported_too(make, tmp_path):
     one = make()
     one.run()
-    one.wait(30)
+    one.wait(120)
     one.inspector.choose(next(k for k, t in enumerate(one.results.trials) if t.settings == settings(0)))
     one.exporting._which.value = "chosen"
     one.exporting._file.value = str(tmp_path / "zero.json")
@@ -347,7 +347,7 @@ def test_the_chosen_trial_can_be_exported_too(make, tmp_path):
 def test_an_export_that_cannot_be_written_says_so(make, tmp_path):
     one = make()
     one.run()
-    one.wait(30)
+    one.wait(120)
     one.exporting._file.value = str(tmp_path / "nowhere" / "x.yaml")
     one.exporting._write.click()
     assert "cannot be written" in one.errors.widget.value and one.exporting._said.value == ""
@@ -359,7 +359,7 @@ def test_an_export_that_cannot_be_written_says_so(make, tmp_path):
 def test_a_panel_made_anew_shows_the_last_sweep_of_the_store(make, server):
     first = make()
     first.run()
-    results = first.wait(30)
+    results = first.wait(120)
     again = make()
     assert [t.settings for t in again.results.trials] == [t.settings for t in results.trials]
     assert f"From the store: sweep {results.name}" in again._note.value
@@ -373,14 +373,14 @@ def test_a_sweep_that_was_stopped_can_be_gone_on_with_and_repeats_nothing(make, 
     until(lambda: len(server.ran) >= 2)
     server.gate.clear()
     first.stop()
-    first.wait(20)
+    first.wait(120)
     kept = len(server.ran)
     server.gate.set()
     again = make()
     assert again._continue.layout.display is None and "it was stopped" in again._note.value
     again._continue.value = True
     again.run()
-    results = again.wait(30)
+    results = again.wait(120)
     assert results.name == first.results.name and results.ending == "finished"
     assert sum(len(trial.runs) for trial in results.trials) == len(server.ran) > kept
     assert again._continue.layout.display == "none"
@@ -396,7 +396,7 @@ def test_running_the_cell_again_carries_the_sweep_over(make, server):
     assert again.sweep is first.sweep and "running already" in again._note.value
     assert panel.MOVED in first.widget.children[0].value
     server.gate.set()
-    assert len(again.wait(30).trials) == 5
+    assert len(again.wait(120).trials) == 5
     assert "Finished." in text_of(again.progress._status.value)
 
 
@@ -414,7 +414,7 @@ def test_two_panels_sweep_at_once(make):
     one, two = make(name="one"), make(name="two")
     one.run()
     two.run()
-    assert len(one.wait(30).trials) == len(two.wait(30).trials) == 5
+    assert len(one.wait(120).trials) == len(two.wait(120).trials) == 5
     assert (one.results.name, two.results.name) == ("one", "two")
     assert any("measuring at the same time" in note for note in two.results.notes)
 
@@ -440,7 +440,7 @@ def test_the_first_view_a_reload_and_a_missed_message_are_one_path(monkeypatch):
     assert chart.drawn and sent == [{"kind": "figure", "version": 1, "figure": full}]
     seen = copy.deepcopy(full)
     sent.clear()
-    selected = figures.with_selection(full, 3)
+    selected = selection.with_selection(full, 3)
     assert chart.show(selected) > 0
     (message,) = sent
     assert (message["since"], message["version"]) == (1, 2)
@@ -497,14 +497,14 @@ def test_without_anywidget_the_charts_are_pictures(make, monkeypatch):
     one = make()
     assert "install anywidget" in one.gallery.note.value
     one.run()
-    one.wait(30)
+    one.wait(120)
     assert "<svg" in one.gallery.boxes[0]._picture.value and "prefetch 2" in one.gallery.boxes[0]._picture.value
 
 
 def test_a_view_that_does_not_come_gets_pictures_and_one_that_comes_late_gets_live_charts(make):
     one = make()
     one.run()
-    one.wait(30)
+    one.wait(120)
     one.gallery.settle(False)
     assert "pip install anywidget" in one.gallery.note.value and "<svg" in one.gallery.boxes[1]._picture.value
     one.gallery.boxes[0].live._handle_custom_msg({"kind": "ready", "have": -1}, [])

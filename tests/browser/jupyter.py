@@ -34,7 +34,7 @@ CHROMIUM_OPTIONS = (
 QUIET_LAB = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 DARK_LAB = {"@jupyterlab/apputils-extension:themes": {"theme": "JupyterLab Dark"}}
 KERNEL_IDLE = r"() => /\) \| Idle/.test(document.querySelector('#jp-main-statusbar')?.innerText || '')"
-WAIT_MS = 60_000
+WAIT_MS = 120_000
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.browser import jupyter
-from workbench.notebook.views import points
+from workbench.notebook.points import points
 from workbench.tuning.export import load_settings
 from workbench.tuning.results import load_results
 

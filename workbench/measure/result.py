@@ -6,6 +6,7 @@ import math
 import statistics as builtin_statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
@@ -66,7 +67,7 @@ class TrialResult:
         """Every note of the runs, each once."""
         return tuple(dict.fromkeys(note for run in self.runs for note in run.notes))
 
-    @property
+    @cached_property
     def estimate(self) -> RateEstimate | None:
         """The rate and its 95 % interval, or None when nothing was measured."""
         return estimate_rate(self.runs, self.spread, self.cores)

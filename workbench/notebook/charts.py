@@ -11,15 +11,9 @@ from typing import Any
 import plotly.graph_objects as go
 
 from workbench.errors import WorkbenchError
-from workbench.notebook import figures, palette, still
-from workbench.notebook.views import (
-    first_batch_info,
-    heatmap_info,
-    memory_info,
-    pareto,
-    points,
-    throughput_info,
-)
+from workbench.notebook import figures, heat, marks, palette, still
+from workbench.notebook.points import pareto, points
+from workbench.notebook.views import first_batch_info, heatmap_info, memory_info, throughput_info
 from workbench.tuning.results import Results
 
 __all__ = [
@@ -73,13 +67,13 @@ class View:
 
     title: str
     info: Callable[..., Any]
-    figure: Callable[..., figures.Figure]
+    figure: Callable[..., marks.Figure]
 
 
 VIEWS = {
     "throughput": View("Throughput", throughput_info, figures.throughput_figure),
     "memory": View("Memory", memory_info, figures.memory_figure),
-    "heatmap": View("Heat map", heatmap_info, figures.heatmap_figure),
+    "heatmap": View("Heat map", heatmap_info, heat.heatmap_figure),
     "first_batch": View("Starting", first_batch_info, figures.first_batch_figure),
 }
 
@@ -105,7 +99,7 @@ def heatmap(results: Results, x: str = "num_workers", y: str = "prefetch_factor"
     Raises:
         SettingsError: If `x` or `y` is no knob, or both are the same.
     """
-    return Chart(figures.heatmap_figure(heatmap_info(results, x, y), _theme(theme)))
+    return Chart(heat.heatmap_figure(heatmap_info(results, x, y), _theme(theme)))
 
 
 def first_batch(results: Results, *, theme: str = "auto") -> Chart:

@@ -75,6 +75,7 @@ class KnobRow:
             f'<div class="wb-knob"><b>{escape(knob.title)}</b> <code>{name}</code>'
             f"<br><small>{escape(knob.meaning)}</small></div>"
         )
+        heading.add_class("wb-knob-name")
         self.widget = W.Box(
             [heading, self._chips, self.error], layout=W.Layout(flex_flow="row wrap", overflow="visible")
         )

@@ -80,9 +80,9 @@ def facts(trial: Any) -> list[tuple[str, str]]:
         ("shutdown", _seconds(trial.shutdown_seconds)),
         ("peak memory", _bytes(trial.peak_pss_bytes, "shared pages counted once")),
         ("peak RSS", _bytes(trial.peak_rss_bytes, "shared pages counted in every process")),
-        ("of it", _kinds(memory)),
+        ("memory by kind", _kinds(memory)),
         ("growth", _growth(memory)),
-        ("cores used", trial.cpu_cores_used and formatting.number(trial.cpu_cores_used)),
+        ("cores used", trial.cpu_cores_used is not None and formatting.cores(trial.cpu_cores_used)),
         (
             "measured",
             trial.measured_seconds and f"{formatting.seconds(trial.measured_seconds)} in {trial.windows} windows",
@@ -133,7 +133,7 @@ def _kinds(memory: Any) -> str:
         ("shared", memory.shared_bytes),
         ("batches in flight", memory.peak_shm_bytes),
     )
-    return ", ".join(f"{format_bytes(value)} {name}" for name, value in kinds if value is not None)
+    return ", ".join(f"{format_bytes(value)} {name}" for name, value in kinds if value)
 
 
 def _growth(memory: Any) -> str:

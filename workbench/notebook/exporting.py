@@ -38,7 +38,7 @@ class ExportBox:
         self._preview = W.HTML()
         for field in (self._which, self._format, self._file):
             field.style.description_width = "auto"
-            field.layout = W.Layout(width="auto", flex="1 1 190px", min_width="150px")
+            field.layout = W.Layout(width="auto", flex="1 1 240px", min_width="150px")
         self._which.observe(guard(self._changed), "value")
         self._format.observe(guard(self._format_changed), "value")
         self._write.on_click(guard(self._clicked))

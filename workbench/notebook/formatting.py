@@ -71,6 +71,17 @@ def seconds(value: float | None) -> str:
     return UNKNOWN
 
 
+def about(seconds_: float) -> str:
+    """A duration that is only estimated, rounded up so that no one waits longer: "40 s", "3 min", "1 h 20 min"."""
+    step = 5 if seconds_ <= 60 else 60 if seconds_ <= 3600 else 600
+    return seconds(step * math.ceil(seconds_ / step)).removesuffix(" 0 s").replace("1 h 0 min", "1 h")
+
+
+def cores(value: float | None) -> str:
+    """Cores in use, to a hundredth: 1.53 -> "1.53", 0.0266 -> "0.03"."""
+    return UNKNOWN if value is None or not math.isfinite(value) else f"{value:,.2f}" if value < 9.995 else number(value)
+
+
 def times(ratio: float | None) -> str:
     """A ratio in words: "3.0 times", "0.84 times", "12 times"."""
     if ratio is None or not math.isfinite(ratio):

@@ -7,9 +7,10 @@ from typing import Any
 
 import ipywidgets as W
 
-from workbench.notebook import figures, palette, still
+from workbench.loaders.settings import KNOBS
+from workbench.notebook import marks, palette, selection, still
 from workbench.notebook.charts import VIEWS
-from workbench.notebook.views import Running
+from workbench.notebook.points import Running
 from workbench.tuning.results import Results
 
 LEFT, RIGHT = ("throughput", "first_batch"), ("memory", "heatmap")
@@ -44,14 +45,19 @@ class ChartBox:
         self._results: Any = None
         self._running: Running | None = None
         self._selected: int | None = None
+        self._earlier: Any = None
+        self.knobs = KnobPair(self.draw)
         self._pictures = self.live is None
         chart = [self.live] if self.live is not None else []
-        self.widget = W.VBox([self._switch, *chart, self._picture], layout=W.Layout(**CELL))
+        top = W.Box([self._switch, self.knobs.widget], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
+        top.add_class("wb-card-top")
+        self.widget = W.VBox([top, *chart, self._picture], layout=W.Layout(**CELL))
         self.widget.add_class("wb-card")
 
-    def show(self, results: Any, running: Running | None, selected: int | None) -> None:
-        """Shows these results; None stands for none yet."""
-        self._results, self._running, self._selected = results, running, selected
+    def show(self, results: Any, running: Running | None, selected: int | None, earlier: Any = None) -> None:
+        """Shows these results, None for none yet, over those of an earlier sweep if there is one to compare with."""
+        self._results, self._running, self._selected, self._earlier = results, running, selected, earlier
+        self.knobs.offer(results)
         self.draw()
 
     def show_pictures(self, instead: bool) -> None:
@@ -66,16 +72,78 @@ class ChartBox:
         """Draws the chosen view anew, as far as anybody can see it."""
         name = self._switch.value
         view = VIEWS[name]
+        self.knobs.widget.layout.display = None if name == "heatmap" else "none"
         results = self._results if self._results is not None else NO_RESULTS
-        more = {"running": self._running} if name == "throughput" else {}
+        more = {
+            "throughput": {"running": self._running, "earlier": self._earlier},
+            "memory": {"earlier": self._earlier},
+            "heatmap": {"x": self.knobs.x, "y": self.knobs.y},
+        }.get(name, {})
         info = view.info(results, **more)
         if self.live is not None:
             self.live.label = (
-                f"{view.title} chart. {info.summary or figures.NOTHING_YET}. The table below has every number."
+                f"{view.title} chart. {info.summary or marks.NOTHING_YET}. The table below has every number."
             )
-            self.live.show(figures.with_selection(view.figure(info, _inks()), self._selected))
+            self.live.show(selection.with_selection(view.figure(info, _inks()), self._selected))
         if self._pictures:
             self._picture.value = still.svg(view.figure(info, palette.EITHER), height=HEIGHT)
+
+
+class KnobPair:
+    """The two knobs of the heat map, chosen among those that the sweep varies.
+
+    Args:
+        changed: Called when another one is chosen.
+    """
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed, self._quiet = changed, False
+        self._across, self._up = (_knob_field(label) for label in ("across", "up"))
+        for field, other in ((self._across, self._up), (self._up, self._across)):
+            field.observe(lambda change, other=other: self._chosen(change, other), "value")
+        self.widget = W.Box([self._across, self._up], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
+        self.widget.add_class("wb-knob-pair")
+
+    @property
+    def x(self) -> str:
+        """The knob along the bottom."""
+        return self._across.value
+
+    @property
+    def y(self) -> str:
+        """The knob along the side."""
+        return self._up.value
+
+    def offer(self, results: Any) -> None:
+        """Offers the knobs that have several values in these results, and the two that are always of interest."""
+        found = results.trials if results is not None else ()
+        varied = [knob for knob in KNOBS if len({getattr(trial.settings, knob) for trial in found}) > 1]
+        options = [knob for knob in KNOBS if knob in (*varied, "num_workers", "prefetch_factor", self.x, self.y)]
+        if options == list(self._across.options):
+            return
+        self._quiet = True
+        for field in (self._across, self._up):
+            kept = field.value
+            field.options = options
+            field.value = kept
+        self._quiet = False
+
+    def _chosen(self, change: dict[str, Any], other: W.Dropdown) -> None:
+        if self._quiet:
+            return
+        if other.value == change["new"]:  # the two trade places
+            self._quiet = True
+            other.value = change["old"]
+            self._quiet = False
+        self._changed()
+
+
+def _knob_field(label: str) -> W.Dropdown:
+    start = {"across": "num_workers", "up": "prefetch_factor"}
+    field = W.Dropdown(options=list(start.values()), value=start[label], description=label)
+    field.style.description_width = "auto"
+    field.layout = W.Layout(width="auto", margin="0")
+    return field
 
 
 class Gallery:
@@ -91,11 +159,11 @@ class Gallery:
             self.boxes[0].live.observe(lambda change: self.settle(change["new"]), "drawn")
         self.widget.layout.display = "none"
 
-    def show(self, results: Any, running: Running | None, selected: int | None) -> None:
-        """Shows these results in both boxes; with none the charts take no room."""
+    def show(self, results: Any, running: Running | None, selected: int | None, earlier: Any = None) -> None:
+        """Shows these results in both boxes, over those of an earlier sweep if there is one to compare with."""
         self.widget.layout.display = None
         for box in self.boxes:
-            box.show(results, running, selected)
+            box.show(results, running, selected, earlier)
 
     def show_running(self, running: Running | None) -> None:
         """Moves the mark of what is being measured."""

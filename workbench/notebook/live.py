@@ -17,7 +17,7 @@ import anywidget
 import traitlets
 
 from workbench.notebook import changes, palette
-from workbench.notebook.figures import Figure
+from workbench.notebook.marks import Figure
 from workbench.notebook.palette import Theme
 
 # Names of inks in place of colours: the page that draws the figure knows its theme, the kernel does not.

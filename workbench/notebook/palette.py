@@ -118,7 +118,8 @@ def layout(theme: Theme, title: str, subtitle: str = "", **more: Any) -> dict[st
         "margin": {"l": 64, "r": 20, "t": 50 + 17 * (subtitle.count("<br>") + 1 if subtitle else 0), "b": 56},
         "legend": {
             "orientation": "h",
-            "x": 0,
+            "x": 0.02,
+            "xref": "container",
             "xanchor": "left",
             "y": 0,
             "yref": "container",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from html import escape
@@ -11,27 +12,28 @@ from typing import Any
 
 import ipywidgets as W
 
-from workbench import machine
 from workbench.errors import StoreError, WorkbenchError
 from workbench.loaders.source import LoaderSource
-from workbench.notebook import formatting, reopening, saved
+from workbench.notebook import reopening, saved, sizing
 from workbench.notebook.choices import Choices
+from workbench.notebook.comparing import Comparer
 from workbench.notebook.controls import ErrorBox, Limits, ProgressLine, Steering
 from workbench.notebook.evidence import recommendation_box
 from workbench.notebook.exporting import ExportBox, code_for
 from workbench.notebook.folds import Fold
 from workbench.notebook.gallery import Gallery
 from workbench.notebook.inspector import Inspector
+from workbench.notebook.points import Running
 from workbench.notebook.pump import Pump
 from workbench.notebook.report import static_text
-from workbench.notebook.views import Running
 from workbench.notebook.watch import Watched
+from workbench.tuning.results import Results
 from workbench.tuning.space import SearchSpace
-from workbench.tuning.strategies import Progress, strategy_named
+from workbench.tuning.strategies import strategy_named
 from workbench.tuning.sweep import Sweep
 
 SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
-SECONDS_BESIDE_MEASURING = 1.5  # start, warm-up and end of one start, until this loader has shown its own
+SHARE_FOR_DRAWING = 0.1  # of one core, at most, while trials run on the same cores
 STANDS_FOR_PANEL = "Loader Workbench panel: it needs a running kernel; what its last sweep found is kept below."
 MOVED = "This panel went on in a cell that was run later."
 
@@ -94,6 +96,7 @@ class TuningPanel:
         self._server_factory = server_factory
         self._fixed = {"samples_per_batch": samples_per_batch, "measure_seconds": measure_seconds}
         self._fresh_seen = -1
+        self._next_drawing = 0.0
         self._saved: Any = None
         self._drawing = threading.RLock()
         self._pump = Pump(self._show, self._pump_failed)
@@ -186,6 +189,7 @@ class TuningPanel:
         self.progress = ProgressLine()
         self.gallery = Gallery(guard(self._point_clicked))
         self.inspector = Inspector(guard(self._trial_chosen))
+        self.comparer = Comparer(self._store, guard(self._earlier_chosen))
         self.exporting = ExportBox(lambda: self.inspector.trial, guard)
         self._size, self._verdict, self._code, self._note = W.HTML(), W.HTML(), W.HTML(), W.HTML()
         self._continue = W.Checkbox(value=False, indent=False, layout=W.Layout(width="auto", display="none"))
@@ -205,6 +209,7 @@ class TuningPanel:
                 self.setting.widget,
                 self.gallery.widget,
                 self._verdict,
+                self.comparer.widget,
                 self.inspector.widget,
                 Fold("Export", self.exporting.widget).widget,
                 Fold("As code", self._code).widget,
@@ -290,11 +295,9 @@ class TuningPanel:
 
     def _draw(self, watched: Watched) -> None:
         self.steering.show(watched.state)
-        if watched.fresh != self._fresh_seen:
+        if watched.fresh != self._fresh_seen and (watched.state != "running" or time.monotonic() >= self._next_drawing):
             self._fresh_seen = watched.fresh
-            if self.sweep is not None and self.sweep.results is not None:
-                self.results = self.sweep.results
-            self._show_results(live=watched.active)
+            self._show_news(watched.active)
         self.progress.show(watched, getattr(self.results, "ending", ""))
         rate = watched.rate
         running = Running(watched.running, rate) if watched.running is not None and rate is not None else None
@@ -304,9 +307,18 @@ class TuningPanel:
         if not watched.active:
             self._save()
 
+    def _show_news(self, live: bool) -> None:
+        """Shows what the sweep has found since; the more that takes, the longer it waits before the next time."""
+        begun = time.thread_time()
+        if self.sweep is not None and self.sweep.results is not None:
+            self.results = self.sweep.results
+        self._show_results(live)
+        self._next_drawing = time.monotonic() + (time.thread_time() - begun) / SHARE_FOR_DRAWING
+
     def _show_results(self, live: bool) -> None:
         results = self.results
-        self.gallery.show(results, None, self.inspector.key)
+        self.comparer.show(results, live)
+        self.gallery.show(results, None, self.inspector.key, self.comparer.earlier)
         self.inspector.show(results)
         self.exporting.show(results)
         self._verdict.value = "" if results is None or not results.trials else _verdict_html(results, live)
@@ -326,23 +338,12 @@ class TuningPanel:
 
     def _size_changed(self) -> None:
         try:
-            self._size.value = self._size_html()
+            current = self.source.current or getattr(self.results, "current", None)
+            measuring = self._fixed["measure_seconds"]
+            self._size.value = sizing.size_html(self.space, self.source, current, self.limits, measuring)
             self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
         except WorkbenchError as error:
-            self._size.value = f'<p class="wb-size"><span class="wb-failed">{escape(str(error))}</span></p>'
-
-    def _size_html(self) -> str:
-        pins = machine.accelerator().pins
-        found = self.space.resolve(self.source, pins, self.source.current or getattr(self.results, "current", None))
-        progress = Progress(found.settings, current=found.current)
-        starts = strategy_named(self.limits.strategy).runs_left(progress)
-        seconds = starts * (self._fixed["measure_seconds"] + SECONDS_BESIDE_MEASURING)
-        budget = self.limits.budget_seconds
-        self.limits.memory_limit_bytes  # noqa: B018  raises where the text is no size
-        cut = f", cut by the budget at {formatting.seconds(budget)}" if budget is not None and budget < seconds else ""
-        size = formatting.count(len(found.settings), "settings", "settings")
-        yours = ", yours among them" if found.current is not None else ""
-        return f'<p class="wb-size"><b>{size}</b>{yours}; at most about {formatting.seconds(seconds)}{cut}.</p>'
+            self._size.value = sizing.problem_html(error)
 
     def _point_clicked(self, key: int) -> None:
         with self._drawing:
@@ -350,8 +351,12 @@ class TuningPanel:
 
     def _trial_chosen(self, key: int | None) -> None:
         with self._drawing:
-            self.gallery.show(self.results, None, key)
+            self.gallery.show(self.results, None, key, self.comparer.earlier)
             self.exporting.show(self.results)
+
+    def _earlier_chosen(self, earlier: Results | None) -> None:
+        with self._drawing:
+            self.gallery.show(self.results, None, self.inspector.key, earlier)
 
     # -- showing --
 

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.notebook import palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import recommendation_box, recommendation_text
-from workbench.notebook.figures import Figure
+from workbench.notebook.marks import Figure
 from workbench.notebook.report import static_text
 from workbench.tuning.results import Results
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from workbench.notebook.figures import Figure
+from workbench.notebook.marks import Figure
 from workbench.notebook.palette import FONT
 
 MARGINS = {"left": 84, "right": 18, "top": 14, "bottom": 52}
@@ -43,7 +43,7 @@ def svg(figure: Figure, width: int = 640, height: int = 400, *, title_id: str = 
     """
     layout, data = figure["layout"], figure["data"]
     title, *subtitle = _plain_lines(layout["title"]["text"])
-    named = [trace for trace in data if trace["type"] == "scatter" and trace.get("name")]
+    named = [trace for trace in data if trace.get("name") and trace.get("showlegend", True)]
     per_row = max(1, (width - MARGINS["left"]) // LEGEND_ITEM)
     legend_rows = math.ceil(len(named) / per_row)
     top = MARGINS["top"] + LINE_HEIGHT * (1 + len(subtitle)) + 6
@@ -106,7 +106,8 @@ def _trace(trace: Figure, x: Any, y: Any) -> list[str]:
     for index, (a, b) in enumerate(zip(xs, ys, strict=True)):
         size = _of(trace["marker"]["size"], index)
         if size and "markers" in trace["mode"]:
-            parts.append(_mark(_of(trace["marker"]["symbol"], index), a, b, size / 2, trace["marker"]["color"]))
+            paint = _of(trace["marker"]["color"], index)
+            parts.append(_mark(_of(trace["marker"]["symbol"], index), a, b, size / 2, paint))
         if "text" in trace["mode"] and trace["text"][index]:
             left = _of(trace["textposition"], index).endswith("left")
             anchor, shift_x, shift_y = ("end", -8, -8) if left else ("start", 7, 14)

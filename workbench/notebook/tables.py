@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
 from workbench.notebook.palette import STATUS_WORDS
@@ -27,7 +29,7 @@ COLUMNS = (
     Column("epoch edge", "last batch to next first", lambda t: formatting.seconds(t.epoch_edge_seconds)),
     Column("memory", "peak, shared pages counted once (PSS)", lambda t: format_bytes(t.peak_pss_bytes)),
     Column("RSS", "peak, shared pages counted in each process", lambda t: format_bytes(t.peak_rss_bytes)),
-    Column("cores", "cores used on average", lambda t: formatting.number(t.cpu_cores_used)),
+    Column("cores", "cores used on average", lambda t: formatting.cores(t.cpu_cores_used)),
 )
 
 
@@ -62,6 +64,11 @@ def html_table(results: Results, *, caption: str = "", limit: int | None = None,
         f'<table class="wb-table"><caption>{escape(caption)}</caption>'
         f'<thead><tr><th scope="col">settings</th>{heads}</tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
+
+
+def settings_html(settings: LoaderSettings) -> str:
+    """A settings in words, with what only explains it in a quieter colour."""
+    return re.sub(r"\([^)]*\)", lambda part: f'<span class="wb-part">{part[0]}</span>', escape(settings.describe()))
 
 
 def text_table(results: Results, *, limit: int = 20) -> str:
@@ -100,11 +107,12 @@ def _row(key: int, trial: Any, best: Any, current: Any, selected: bool) -> str:
     marks = "".join(f' <span class="wb-badge">{mark}</span>' for mark in badges(trial, best, current))
     state = ' class="wb-best"' if marks and trial.settings == best else ""
     state += ' aria-current="true"' if selected else ""
-    head = f'<th scope="row">{escape(trial.settings.describe())}{marks}</th>'
+    head = f'<th scope="row">{settings_html(trial.settings)}{marks}</th>'
     if trial.status == "ok":
         cells = "".join(f"<td>{escape(column.text(trial))}</td>" for column in COLUMNS)
         return f"<tr{state}>{head}{cells}</tr>"
-    told = f'<span class="wb-failed">{STATUS_WORDS[trial.status]}</span> {escape(_first_line(trial.reason))}'
+    looks = "wb-waiting" if trial.status == "skipped" else "wb-failed"
+    told = f'<span class="{looks}">{STATUS_WORDS[trial.status]}</span> {escape(_first_line(trial.reason))}'
     return f'<tr{state}>{head}<td colspan="{len(COLUMNS)}" class="wb-reason">{told}</td></tr>'
 
 

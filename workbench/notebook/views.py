@@ -14,52 +14,8 @@ from workbench.errors import SettingsError
 from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
-from workbench.notebook.palette import STATUS_WORDS
+from workbench.notebook.points import Point, Running, fastest, find, pareto, points
 from workbench.tuning.results import Results
-
-
-@dataclass(frozen=True)
-class Point:
-    """One settings as the charts know it; None where the trial did not say.
-
-    Attributes:
-        key: Its position in the sweep's trials, which a click on the chart sends back.
-        settings: What was measured.
-        status: One of `workbench.measure.records.STATUSES`.
-        reason: Why there is no answer; empty when there is one.
-        samples_per_second: Steady rate.
-        low: Lower end of its 95 % interval.
-        high: Upper end of it.
-        peak_pss_bytes: Peak memory of the process tree, shared pages counted once.
-        first_batch_seconds: From asking for an iterator to the first batch.
-        epoch_edge_seconds: From an epoch's last batch to the next one's first.
-        hover: Lines of text that explain the point, already escaped for HTML.
-    """
-
-    key: int
-    settings: LoaderSettings
-    status: str
-    reason: str
-    samples_per_second: float | None
-    low: float | None
-    high: float | None
-    peak_pss_bytes: int | None
-    first_batch_seconds: float | None
-    epoch_edge_seconds: float | None
-    hover: tuple[str, ...] = ()
-
-    @property
-    def measured(self) -> bool:
-        """Whether the point has a rate that may be compared."""
-        return self.status == "ok" and self.samples_per_second is not None
-
-
-@dataclass(frozen=True)
-class Running:
-    """The trial that is being measured at this moment: its settings and the rate of its last windows."""
-
-    settings: LoaderSettings
-    samples_per_second: float
 
 
 @dataclass(frozen=True)
@@ -76,6 +32,15 @@ class Line:
 
 
 @dataclass(frozen=True)
+class EarlierLines:
+    """The lines of an earlier sweep, drawn behind those of this one."""
+
+    name: str
+    lines: tuple[Line, ...]
+    without_workers: Point | None
+
+
+@dataclass(frozen=True)
 class ThroughputInfo:
     """Throughput against workers.
 
@@ -87,6 +52,7 @@ class ThroughputInfo:
         recommended: The settings the sweep recommends.
         current: The user's own settings.
         running: What is being measured now.
+        earlier: The same lines of the sweep that this one is compared with.
         summary: One sentence that says what the chart says.
     """
 
@@ -97,6 +63,7 @@ class ThroughputInfo:
     recommended: Point | None
     current: Point | None
     running: Running | None
+    earlier: EarlierLines | None
     summary: str
 
 
@@ -112,6 +79,8 @@ class MemoryInfo:
         recommended: The settings the sweep recommends.
         current: The user's own settings.
         limit_bytes: The memory limit of the sweep, if it had one.
+        earlier_front: The front of the sweep that this one is compared with.
+        earlier_name: Its name.
         summary: One sentence that says what the chart says.
     """
 
@@ -122,6 +91,8 @@ class MemoryInfo:
     recommended: Point | None
     current: Point | None
     limit_bytes: int | None
+    earlier_front: tuple[Point, ...]
+    earlier_name: str
     summary: str
 
 
@@ -135,6 +106,7 @@ class HeatmapInfo:
         x_values: Its values that were tried, in order.
         y_values: Likewise.
         cells: `cells[row][column]`, the best settings there whatever the other knobs; None where nothing was tried.
+        keys: `keys[row][column]`, the keys of every trial that falls into the cell.
         impossible: (row, column) of pairs that no settings can have, such as a prefetch depth with 0 workers.
         summary: One sentence that says what the chart says.
     """
@@ -144,6 +116,7 @@ class HeatmapInfo:
     x_values: tuple[Any, ...]
     y_values: tuple[Any, ...]
     cells: tuple[tuple[Point | None, ...], ...]
+    keys: tuple[tuple[tuple[int, ...], ...], ...]
     impossible: frozenset[tuple[int, int]]
     summary: str
 
@@ -175,35 +148,33 @@ class FirstBatchInfo:
     summary: str
 
 
-def points(results: Results) -> tuple[Point, ...]:
-    """Every trial of `results` as a point, in the sweep's order."""
-    return tuple(_point(key, trial) for key, trial in enumerate(results.trials))
-
-
-def throughput_info(results: Results, running: Running | None = None) -> ThroughputInfo:
-    """What the chart of throughput against workers shows."""
+def throughput_info(results: Results, running: Running | None = None, earlier: Results | None = None) -> ThroughputInfo:
+    """What the chart of throughput against workers shows; `earlier` is a sweep to compare with."""
     every = points(results)
     measured = [point for point in every if point.measured]
-    without = _fastest(point for point in measured if point.settings.num_workers == 0)
-    lines = tuple(
-        Line(depth, _best_by_workers(measured, depth))
-        for depth in sorted({p.settings.prefetch_factor for p in measured if p.settings.num_workers})
-    )
+    lines, without = _lines(measured)
     shown = {point.key for line in lines for point in line.points} | ({without.key} if without else set())
     return ThroughputInfo(
         lines,
         without,
         tuple(point for point in measured if point.key not in shown),
         tuple(point for point in every if not point.measured),
-        _find(every, results.best),
-        _find(every, results.current),
+        find(every, results.best),
+        find(every, results.current),
         running,
+        EarlierLines(earlier.name, *_lines([p for p in points(earlier) if p.measured])) if earlier else None,
         _throughput_summary(every, measured),
     )
 
 
-def memory_info(results: Results, limit_bytes: int | None = None) -> MemoryInfo:
-    """What the chart of memory against throughput shows; `limit_bytes` is drawn as a line."""
+def memory_info(results: Results, limit_bytes: int | None = None, earlier: Results | None = None) -> MemoryInfo:
+    """What the chart of memory against throughput shows.
+
+    Args:
+        results: The sweep.
+        limit_bytes: Drawn as a line; None takes the sweep's own limit.
+        earlier: A sweep to compare with.
+    """
     every = points(results)
     placed = [point for point in every if point.peak_pss_bytes is not None]
     front = pareto([point for point in placed if point.measured])
@@ -213,24 +184,13 @@ def memory_info(results: Results, limit_bytes: int | None = None) -> MemoryInfo:
         tuple(point for point in placed if point.measured and point.key not in on_front),
         tuple(point for point in placed if not point.measured),
         len(every) - len(placed),
-        _find(placed, results.best),
-        _find(placed, results.current),
-        limit_bytes,
+        find(placed, results.best),
+        find(placed, results.current),
+        limit_bytes if limit_bytes is not None else results.options.get("memory_limit_bytes"),
+        pareto(points(earlier)) if earlier else (),
+        earlier.name if earlier else "",
         _memory_summary(front),
     )
-
-
-def pareto(candidates: Iterable[Point]) -> tuple[Point, ...]:
-    """The points that no other beats in rate without taking more memory, least memory first.
-
-    Of points that agree in both, the first stays. Points without a rate or without memory are never on the front.
-    """
-    known = [point for point in candidates if point.measured and point.peak_pss_bytes is not None]
-    front: list[Point] = []
-    for point in sorted(known, key=lambda p: (p.peak_pss_bytes, -p.samples_per_second)):
-        if not front or point.samples_per_second > front[-1].samples_per_second:
-            front.append(point)
-    return tuple(front)
 
 
 def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_factor") -> HeatmapInfo:
@@ -246,6 +206,7 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     for point in every:
         groups.setdefault((getattr(point.settings, x), getattr(point.settings, y)), []).append(point)
     cells = tuple(tuple(_representative(groups.get((column, row), [])) for column in x_values) for row in y_values)
+    keys = tuple(tuple(tuple(p.key for p in groups.get((x, y), [])) for x in x_values) for y in y_values)
     impossible = frozenset(
         (row, column)
         for row, y_value in enumerate(y_values)
@@ -257,7 +218,7 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     summary = (
         f"{tried} of {formatting.count(total, 'pair')} tried; each shows the best of its settings" if every else ""
     )
-    return HeatmapInfo(x, y, x_values, y_values, cells, impossible, summary)
+    return HeatmapInfo(x, y, x_values, y_values, cells, keys, impossible, summary)
 
 
 def first_batch_info(results: Results) -> FirstBatchInfo:
@@ -280,48 +241,10 @@ def first_batch_info(results: Results) -> FirstBatchInfo:
     return FirstBatchInfo(ordered, _wait_summary(ordered))
 
 
-def hover_lines(trial: Any) -> tuple[str, ...]:
-    """The lines that explain one trial, with units and intervals, escaped for HTML."""
-    from html import escape
-
-    lines = [f"<b>{escape(trial.settings.describe())}</b>"]
-    if trial.status != "ok":
-        lines += [escape(line) for line in formatting.wrapped(f"{STATUS_WORDS[trial.status]}: {trial.reason}")]
-    estimate = trial.estimate
-    if estimate is not None:
-        low, high = estimate.low, estimate.high
-        ends = f" (95 %: {formatting.interval(low, high)})" if trial.samples_per_second_high is not None else ""
-        lines.append(formatting.rate(estimate.samples_per_second, low, high) + ends)
-    if trial.peak_pss_bytes is not None:
-        lines.append(f"{format_bytes(trial.peak_pss_bytes)} peak memory, shared pages once")
-    waits = (("first batch", trial.first_batch_seconds), ("epoch edge", trial.epoch_edge_seconds))
-    told = [f"{name} {formatting.seconds(value)}" for name, value in waits if value is not None]
-    return tuple(lines + ([" · ".join(told)] if told else []))
-
-
-def _point(key: int, trial: Any) -> Point:
-    estimate = trial.estimate
-    return Point(
-        key,
-        trial.settings,
-        trial.status,
-        trial.reason,
-        estimate.samples_per_second if estimate else None,
-        trial.samples_per_second_low,
-        trial.samples_per_second_high,
-        trial.peak_pss_bytes,
-        trial.first_batch_seconds,
-        trial.epoch_edge_seconds,
-        hover_lines(trial),
-    )
-
-
-def _find(every: Iterable[Point], settings: LoaderSettings | None) -> Point | None:
-    return next((point for point in every if settings is not None and point.settings == settings), None)
-
-
-def _fastest(candidates: Iterable[Point]) -> Point | None:
-    return max(candidates, key=lambda point: point.samples_per_second, default=None)
+def _lines(measured: list[Point]) -> tuple[tuple[Line, ...], Point | None]:
+    depths = sorted({p.settings.prefetch_factor for p in measured if p.settings.num_workers})
+    without = fastest(point for point in measured if point.settings.num_workers == 0)
+    return tuple(Line(depth, _best_by_workers(measured, depth)) for depth in depths), without
 
 
 def _best_by_workers(measured: list[Point], depth: int) -> tuple[Point, ...]:
@@ -329,11 +252,11 @@ def _best_by_workers(measured: list[Point], depth: int) -> tuple[Point, ...]:
     for point in measured:
         if point.settings.num_workers and point.settings.prefetch_factor == depth:
             groups.setdefault(point.settings.num_workers, []).append(point)
-    return tuple(_fastest(groups[workers]) for workers in sorted(groups))
+    return tuple(fastest(groups[workers]) for workers in sorted(groups))
 
 
 def _representative(group: list[Point]) -> Point | None:
-    return _fastest(point for point in group if point.measured) or next(iter(group), None)
+    return fastest(point for point in group if point.measured) or next(iter(group), None)
 
 
 def _values(every: Iterable[Point], knob: str) -> tuple[Any, ...]:
@@ -369,14 +292,18 @@ def _wait_order(item: tuple[str, Any]) -> tuple[bool, str]:
 def _throughput_summary(every: tuple[Point, ...], measured: list[Point]) -> str:
     if not every:
         return ""
-    best = _fastest(measured)
+    best = fastest(measured)
+    if best is None and all(point.status == "skipped" for point in every):
+        return f"none of {formatting.count(len(every), 'settings', 'settings')} was run"
     if best is None:
         return (
             f"none of {formatting.count(len(every), 'settings', 'settings')} gave an answer; the table has the reasons"
         )
     told = f"fastest: {formatting.rate(best.samples_per_second, best.low, best.high)} with {best.settings.describe()}"
-    missing = len(every) - len(measured)
-    return told + (f"; {missing} of {len(every)} settings gave no answer" if missing else "")
+    waiting = sum(point.status == "skipped" for point in every)
+    missing = len(every) - len(measured) - waiting
+    told += f"; {missing} of {len(every)} settings gave no answer" if missing else ""
+    return told + (f"; {waiting} of {len(every)} were not run" if waiting else "")
 
 
 def _memory_summary(front: tuple[Point, ...]) -> str:

@@ -4,7 +4,7 @@
 const PLOTLY = Symbol.for("loader-workbench.plotly");
 const ASK_AGAIN_MS = 4000;
 const SILENT_MS = 9000; // the kernel says it is alive every 2 s, from a thread that a busy cell does not hold up
-const CHARACTER_PX = 6.4; // mean width of a character of the subtitle, 12 px high
+const PLOT_TOP_PX = 26; // room for plotly's own buttons
 const LOST =
   "The kernel no longer answers, so this panel shows its last state. Run the cell again: finished trials are kept in the store.";
 
@@ -77,18 +77,16 @@ function inked(value, colours) {
   return value;
 }
 
-// The subtitle's lines as wide as the chart, which the kernel does not know.
-function rewrapped(layout, width) {
-  const parts = /^(<b>.*?<\/b>)<br>(<span[^>]*>)(.*)<\/span>$/s.exec(layout.title?.text ?? "");
-  if (!parts) return;
-  const lines = [""];
-  for (const word of parts[3].split(/<br>| /)) {
-    const longer = lines.at(-1) ? `${lines.at(-1)} ${word}` : word;
-    if (longer.length * CHARACTER_PX > width - 24 && lines.at(-1)) lines.push(word);
-    else lines[lines.length - 1] = longer;
-  }
-  layout.title.text = `${parts[1]}<br>${parts[2]}${lines.join("<br>")}</span>`;
-  layout.margin.t = 50 + 17 * lines.length;
+// The title as text of the page above the chart, where it wraps by itself; words only, never markup.
+function headed(heading, layout) {
+  const written = new DOMParser().parseFromString((layout.title?.text ?? "").replaceAll("<br>", " "), "text/html");
+  const title = document.createElement("b");
+  const subtitle = document.createElement("span");
+  title.textContent = written.querySelector("b")?.textContent ?? "";
+  subtitle.textContent = written.querySelector("span")?.textContent ?? "";
+  heading.replaceChildren(title, subtitle);
+  layout.title = { text: "" };
+  layout.margin.t = PLOT_TOP_PX;
 }
 
 function applied(figure, changes) {
@@ -102,8 +100,14 @@ function applied(figure, changes) {
 function render({ model, el }) {
   const box = document.createElement("div"); // el itself belongs to ipywidgets, which rewrites its style
   box.className = "wb-live";
-  box.style.cssText = `position:relative;width:100%;height:${model.get("height")}px;overflow:hidden`;
+  box.style.cssText = `display:flex;flex-direction:column;width:100%;height:${model.get("height")}px;overflow:hidden`;
   box.setAttribute("role", "group");
+  const heading = document.createElement("p");
+  heading.className = "wb-live-title";
+  const frame = document.createElement("div");
+  frame.style.cssText = "position:relative;flex:1 1 auto;min-height:0;overflow:hidden";
+  frame.textContent = "Waiting for the chart …";
+  box.append(heading, frame);
   const chart = document.createElement("div");
   chart.style.cssText = "position:absolute;inset:0";
   const alert = document.createElement("div");
@@ -121,14 +125,14 @@ function render({ model, el }) {
   const name = () => box.setAttribute("aria-label", model.get("label"));
   const draw = () => {
     queued = false;
-    if (!library || !figure || !box.clientWidth) return; // hidden: the observer of its size calls again
+    if (!library || !figure || !frame.clientWidth) return; // hidden: the observer of its size calls again
     const { data, layout } = inked(figure, inks(box));
-    layout.width = box.clientWidth;
-    layout.height = box.clientHeight;
+    headed(heading, layout);
+    layout.width = frame.clientWidth;
+    layout.height = frame.clientHeight;
     layout.datarevision = have;
-    rewrapped(layout, layout.width);
     const first = !chart.isConnected;
-    if (first) box.replaceChildren(chart);
+    if (first) frame.replaceChildren(chart);
     library.react(chart, data, layout, { ...model.get("config"), responsive: false });
     if (first)
       chart.on("plotly_click", (event) => {
@@ -168,13 +172,12 @@ function render({ model, el }) {
   }, 2000);
 
   const sizes = new ResizeObserver(later);
-  sizes.observe(box);
+  sizes.observe(frame);
   const themes = new MutationObserver(later);
   themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class"] });
   model.on("msg:custom", received);
   model.on("change:label", name);
   name();
-  box.textContent = "Waiting for the chart …";
   ready();
   plotly(model).then(
     (loaded) => {
