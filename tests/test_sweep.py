@@ -19,9 +19,8 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun
 from workbench.tuning.results import load_results
 from workbench.tuning.space import SearchSpace
-from workbench.tuning.strategies import STRATEGIES, Grid, Progress, Race, strategy_named
+from workbench.tuning.strategies import STRATEGIES
 from workbench.tuning.sweep import Sweep, running_sweeps
-from workbench.tuning.trials import trials_of
 
 SPACE = SearchSpace(num_workers=[0, 1, 2, 4])
 W0, W1, W2, W4 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4))
@@ -46,88 +45,6 @@ def sweep(tmp_path):
         return Sweep(factory, **{**known, **options})
 
     return make
-
-
-# -- strategies --
-
-
-def play(strategy, rate, candidates, current, spread=0.0, rounds=50):
-    """The starts of a whole sweep, round after round."""
-    server = ScriptedServer(rate, spread=spread)
-    runs, played = [], []
-    for _ in range(rounds):
-        progress = Progress(candidates, trials_of(runs, 2), current, seed=1)
-        following = strategy.next_round(progress).settings
-        if not following:
-            return played
-        played.append(following)
-        runs += [server.run(one, None) for one in following]
-    raise AssertionError("the strategy does not end")
-
-
-def test_a_grid_starts_every_settings_once_a_round_in_an_order_drawn_anew():
-    candidates = tuple(LoaderSettings(num_workers=n) for n in range(8))
-
-    rounds = play(Grid(), by_workers, candidates, current=None, spread=0.2)
-
-    assert [sorted(one.num_workers for one in played) for played in rounds] == [list(range(8))] * 3
-    assert len(set(rounds)) == 3
-
-
-def test_the_current_settings_are_started_more_often_and_spread_over_the_round():
-    candidates = tuple(LoaderSettings(num_workers=n) for n in range(13))
-
-    first = play(Grid(), by_workers, candidates, current=candidates[2], spread=0.2)[0]
-
-    places = [place for place, one in enumerate(first) if one == candidates[2]]
-    assert places[0] == 0 and len(places) >= 2 and places[-1] >= 7
-
-
-def test_a_grid_stops_at_the_target_and_otherwise_at_the_most_starts():
-    steady = play(Grid(), by_workers, (W0, W1, W2), current=W0)
-    shaky = play(Grid(max_starts=4), by_workers, (W0, W1, W2), current=W0, spread=0.3)
-
-    assert len(steady) == 1
-    assert len(shaky) == 4
-
-
-def test_the_same_seed_gives_the_same_order():
-    assert play(Grid(), by_workers, (W0, W1, W2, W4), W0) == play(Grid(), by_workers, (W0, W1, W2, W4), W0)
-
-
-def test_a_race_drops_clear_losers_and_goes_on_with_those_that_may_win():
-    candidates = tuple(LoaderSettings(num_workers=n) for n in range(9))
-
-    def rate(settings):
-        return 1000.0 if settings.num_workers in (5, 6) else 300.0 + settings.num_workers
-
-    rounds = play(Race(), rate, candidates, current=W0, spread=0.04)
-
-    started = {one.num_workers for played in rounds[2:] for one in played} - {0}
-    assert {one.num_workers for one in rounds[0]} == set(range(9))
-    assert started == {5, 6}
-    assert sum(map(len, rounds)) < sum(map(len, play(Grid(max_starts=5), rate, candidates, W0, spread=0.04)))
-
-
-def test_a_race_does_not_crown_a_single_start():
-    rounds = play(Race(), by_workers, (W0, W4), current=None, spread=0.01)
-
-    assert sum(W4 in played for played in rounds) >= 2
-
-
-def test_settings_that_failed_are_not_started_again():
-    def rate(settings):
-        return TrialRun(settings, "failed", "x") if settings == W2 else by_workers(settings)
-
-    for strategy in (Grid(), Race()):
-        rounds = play(strategy, rate, (W0, W1, W2), current=W2, spread=0.3)
-        assert all(W2 not in played for played in rounds[1:])
-
-
-def test_an_unknown_strategy_lists_those_there_are(sweep):
-    with pytest.raises(SettingsError, match=r"'guided'.*grid, race"):
-        sweep(strategy="guided")
-    assert set(STRATEGIES) == {"grid", "race"} and strategy_named("race") == Race()
 
 
 # -- a whole sweep --

@@ -41,6 +41,14 @@ class Model:
             return known
         return known[0] * math.exp(_near(settings, self.residuals)), known[1]
 
+    def samples_per_second(self, settings: LoaderSettings) -> float | None:
+        """The bare bound in samples, also for another batch size; None when nothing is known."""
+        costs = self.costs
+        if settings.batch_size is not None and costs.samples:
+            costs = costs.with_batch_size(settings.batch_size)
+        known = rate(settings, costs)
+        return known[0] * costs.samples if known and costs.samples else None
+
 
 def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced: bool = False) -> Model:
     """Costs that trials of one sweep show; see `queueing` for what they mean.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from workbench.tuning.trials import surely_slower
 
 EQUAL_WITHIN = 0.02  # rates within 2 % are practically equal, however narrow their intervals
 # Further than this below the leader a setting is not preferred for being cheap, however wide the intervals are.
-TIED_AT_MOST_BELOW = 0.10
+TIED_AT_MOST_BELOW = 0.05
 MEMORY_NOISE = 0.05  # two peaks of PSS within 5 % are one
 MEMORY_WORTH_A_CHANGE = 0.10  # saves this much before the current settings are given up for memory alone
 
@@ -61,46 +62,89 @@ def counts(trial: TrialResult) -> bool:
     return trial.status == "ok" and trial.estimate is not None
 
 
+def is_checked(trial: TrialResult) -> bool:
+    """Whether any start of these settings was more than a short first look: data, memory and edge were looked at."""
+    return any(run.status == "ok" and not run.screened for run in trial.runs)
+
+
+def has_idle_workers(trial: TrialResult) -> bool:
+    """Whether fewer workers would deliver the same: some have no data of their own."""
+    return any(run.idle_workers for run in trial.runs)
+
+
 def worths(trials: Sequence[TrialResult], probe: Probe | None) -> list[RateEstimate]:
     """The rate of each over the user's real epochs: the steady rate, with an epoch's edge shared out over its samples.
 
-    Where the length of an epoch, or the edge of any of the results, is unknown, all are judged by their steady rate.
+    Settings that only had a short first look are given the edge of those that restart their workers as they do. Where
+    the length of an epoch, or the edge of a checked result, is unknown, all are judged by their steady rate.
     """
-    estimates = [trial.estimate for trial in trials]
     samples = probe.epoch_samples if probe else None
-    seconds = [trial.epoch_seconds(samples) if samples else None for trial in trials]
+    edges = [_edge_seconds(trial, trials) for trial in trials] if samples else [None] * len(trials)
+    compare = bool(samples) and all(
+        edge is not None or not is_checked(trial) for edge, trial in zip(edges, trials, strict=True)
+    )
     rates = []
-    for estimate, epoch_seconds in zip(estimates, seconds, strict=True):
+    for trial, edge in zip(trials, edges, strict=True):
+        estimate = trial.estimate
         assert estimate is not None  # the callers ask for results that count
-        if samples and all(seconds) and epoch_seconds:
-            scale = samples / epoch_seconds / estimate.samples_per_second
+        if samples and compare and edge is not None:
+            scale = 1 / (1 + edge * estimate.samples_per_second / samples)
             scaled = {end: getattr(estimate, end) * scale for end in ("samples_per_second", "low", "high")}
             estimate = dataclasses.replace(estimate, **scaled)
         rates.append(estimate)
     return rates
 
 
-def rank(trials: Sequence[TrialResult], current: LoaderSettings | None = None, probe: Probe | None = None) -> Ranking:
+def _edge_seconds(trial: TrialResult, trials: Sequence[TrialResult]) -> float | None:
+    """Seconds that an epoch's edge adds; 0 where the measured rate contains it already."""
+    if any(run.mode == "epochs" for run in trial.runs):
+        return 0.0
+    if trial.epoch_edge_seconds is not None or is_checked(trial):
+        return trial.epoch_edge_seconds
+    alike = [
+        other.epoch_edge_seconds
+        for other in trials
+        if other.epoch_edge_seconds is not None
+        and other.settings.persistent_workers == trial.settings.persistent_workers
+        and bool(other.settings.num_workers) == bool(trial.settings.num_workers)
+    ]
+    return statistics.median(alike) if alike else None
+
+
+def rank(
+    trials: Sequence[TrialResult],
+    current: LoaderSettings | None = None,
+    probe: Probe | None = None,
+    *,
+    checked_only: bool = True,
+) -> Ranking:
     """Orders the results that count.
 
     The fastest leads. What cannot be told apart from it, or lies within 2 %, is tied with it, and the tie goes to fewer
     workers, then to less memory, then to a smaller prefetch; the current settings are kept unless something is faster
     for certain, or as fast with fewer workers or markedly less memory. The same choice is then made among the rest.
+    Settings of which some workers have no data of their own do not win while anything else counts.
 
     Args:
         trials: One result a settings.
         current: The user's settings; None when unknown.
         probe: Gives the length of an epoch.
+        checked_only: Recommend settings of which only a short first look was taken, unchecked for right data, when
+            nothing else counts and not before; False treats them like all others.
     """
     able = [trial for trial in trials if counts(trial)]
     field = [_Entrant(trial, worth) for trial, worth in zip(able, worths(able, probe), strict=True)]
     if not field:
         return Ranking()
-    fastest = max(field, key=lambda one: one.rate)
-    tied = _tied(field, fastest, current)
+    useful = [one for one in field if not has_idle_workers(one.trial)] or field
+    eligible = [one for one in useful if is_checked(one.trial)] if checked_only else []
+    eligible = eligible or useful
+    fastest = max(eligible, key=lambda one: one.rate)
+    tied = _tied(eligible, fastest, current)
     winner, kept = _choose(tied, current)
-    equals = [one for one in tied if one is not winner and one.rate <= winner.rate / (1 - TIED_AT_MOST_BELOW)]
-    unsettled = [one for one in field if one not in (winner, *equals) and not surely_slower(one.worth, fastest.worth)]
+    alike = _tied(useful, fastest, current)
+    equals = [one for one in alike if one is not winner and one.rate <= winner.rate / (1 - TIED_AT_MOST_BELOW)]
+    unsettled = [one for one in useful if one not in (winner, *equals) and not surely_slower(one.worth, fastest.worth)]
     order, left = [winner], [one for one in field if one is not winner]
     while left:
         leader = max(left, key=lambda one: one.rate)
