@@ -154,12 +154,26 @@ def test_random_leaves_are_left_out_and_named():
 
 
 def test_a_loader_without_state_and_one_that_raises_and_an_empty_one():
-    stateless = report_of(DataLoader(torch.arange(40), batch_size=4))
-    assert not stateless.ok and "DataLoader has no state_dict()" in stateless.describe()
+    stateless = report_of(Stateless)
+    assert not stateless.ok and "Stateless has no state_dict()" in stateless.describe()
     broken = cases_of(report_of(Broken))[(3,)]
     assert (broken.outcome, broken.ok) == ("refused", False) and "checkpoint of yesterday" in broken.detail
     empty = report_of(StatefulDataLoader([], batch_size=4))
     assert not empty.ok and "gives no batch" in empty.describe()
+
+
+class Stateless:
+    def __init__(self, num_workers: int = 0) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter([torch.zeros(1)] * 9)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_plain_loader_is_tested_as_the_stateful_one_that_replaces_it(shuffle):
+    report = report_of(DataLoader(torch.arange(40), batch_size=4, shuffle=shuffle))
+    assert report.ok and "which keeps no state" in report.describe()
 
 
 class Endless(IterableDataset):

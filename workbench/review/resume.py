@@ -165,7 +165,8 @@ def resume_test(
     differently, as those of an unseeded script are.
 
     Args:
-        loader: Anything ``LoaderSource.of`` takes whose loader has ``state_dict`` and ``load_state_dict``.
+        loader: Anything ``LoaderSource.of`` takes whose loader has ``state_dict`` and ``load_state_dict``. In place
+            of a plain ``DataLoader`` the ``StatefulDataLoader`` of the same arguments is tested, and a note says so.
         num_workers: Numbers of workers to try.
         cut_points: Batches after which to cut; None cuts after the first, in the middle, and before the last.
         batches: Batches at most of the uninterrupted run; a longer epoch, or one without end, is compared so far.
@@ -341,6 +342,11 @@ class _Bench:
             for workers, whole in wholes.items()
             if not self.ended(whole)
         ]
+        if any(whole.event("replaced") for whole in wholes.values()):
+            notes.append(
+                "the loader is a plain DataLoader, which keeps no state: what was tested is the StatefulDataLoader of "
+                "the same arguments, to be used in its place (from torchdata.stateful_dataloader)"
+            )
         if wholes and not self.leaves:
             notes.append("no leaf has the same content in two runs: only the number of samples was compared")
         return notes

@@ -22,6 +22,8 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.loaders.counting import count_samples
 from workbench.loaders.settings import LoaderSettings
@@ -29,6 +31,16 @@ from workbench.loaders.shipping import load
 from workbench.measure.digests import sample_digests
 from workbench.measure.processes import die_with_parent
 
+_KEPT = (
+    "dataset",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+)
 FOREVER = 10**9
 """A snapshot interval that no run reaches."""
 _COST_BATCHES = 100
@@ -86,11 +98,30 @@ def do(folder: Path) -> None:
             random.seed(job.seed)
             np.random.seed(job.seed % 2**32)
             torch.manual_seed(job.seed)
-            loader = source.build(LoaderSettings(num_workers=job.num_workers))
+            loader = with_state(source.build(LoaderSettings(num_workers=job.num_workers)))
             KINDS[job.kind](loader, job, folder)
         except Exception as error:  # whatever the user's loader raises is the answer
             deliberate = _is_deliberate(error)
             say(event="failed", error=type(error).__name__, text=str(error)[-4_000:], deliberate=deliberate)
+
+
+def with_state(loader: Any) -> Any:
+    """The loader itself, or the ``StatefulDataLoader`` that replaces a plain ``DataLoader``, which keeps no state."""
+    if type(loader) is not DataLoader:
+        return loader
+    arguments = {name: getattr(loader, name) for name in _KEPT}
+    if loader.num_workers:
+        arguments |= {"prefetch_factor": loader.prefetch_factor, "persistent_workers": loader.persistent_workers}
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        arguments["batch_sampler"] = loader.batch_sampler
+    else:
+        arguments |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+        if type(loader.sampler) is RandomSampler and not loader.sampler.replacement:
+            arguments["shuffle"] = True
+        elif not isinstance(loader.dataset, IterableDataset):
+            arguments["sampler"] = loader.sampler
+    say(event="replaced")
+    return StatefulDataLoader(**arguments)
 
 
 def run(loader: Any, job: Job, folder: Path) -> None:
