@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 
+import pandas
 import pytest
 
 import workbench as wb
@@ -12,6 +13,7 @@ from workbench import lab
 from workbench.errors import SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory
+from workbench.measure.stages import Stage, StageCosts
 from workbench.tuning.forecast import Forecast, forecast
 from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
 from workbench.tuning.results import Results
@@ -46,8 +48,6 @@ def sweep(pipeline: lab.LabLoader, ran, cores: float = 2.0, *, options=None, err
 
 
 def _with(run, batch: int, size: int):
-    import dataclasses
-
     windows = tuple(dataclasses.replace(w, batches=w.samples // batch) for w in run.windows)
     return dataclasses.replace(run, windows=windows, memory=Memory(peak_pss_bytes=size))
 
@@ -200,11 +200,7 @@ def test_measured_and_predicted_stand_side_by_side_and_the_unknown_is_na():
     assert row["measured_samples_per_second"] == pytest.approx(500)
     other = frame[frame.num_workers == 2].iloc[0]
     assert other["predicted_samples_per_second"] == pytest.approx(1000, rel=0.01)
-    assert (
-        math.isnan(other["measured_samples_per_second"])
-        if isinstance(other["measured_samples_per_second"], float)
-        else str(other["measured_samples_per_second"]) == "<NA>"
-    )
+    assert pandas.isna(other["measured_samples_per_second"]) and pandas.isna(other["measured_pss_bytes"])
 
 
 def test_without_naming_settings_those_of_the_sweep_and_more_worker_counts_are_predicted():
@@ -229,3 +225,51 @@ def test_a_sweep_without_a_rate_predicts_nothing():
 
     with pytest.raises(SettingsError, match="no trial of this sweep has a rate"):
         forecast(results)
+
+
+def stages_of(worker: float, cpu: float, main: float, starved: float = 0.0) -> StageCosts:
+    return StageCosts(
+        fetch=Stage("fetch", worker, cpu, starved),
+        transforms=(),
+        collate=Stage("collate", 0.0, 0.0),
+        hand_over=None,
+        worker_seconds_per_batch=worker,
+        worker_cpu_seconds_per_batch=cpu,
+        other_threads_cpu_seconds=0.0,
+        worker_busy_fraction=1.0,
+        main_seconds_per_batch=main,
+        queue_wait_seconds=0.0,
+        next_seconds=main,
+        pin_seconds=None,
+        bytes_per_batch=MB,
+        pickled_bytes_per_batch=None,
+        tensors_per_batch=1,
+        samples_per_batch=16.0,
+        batches=100,
+        batches_detailed=100,
+        seconds=1.0,
+        samples_per_second=16 / worker,
+    )
+
+
+def test_costs_seen_inside_the_workers_take_the_place_of_guesses():
+    """One trial alone cannot tell waiting from computing; its stages do: 10 ms of CPU and 54 ms of waiting."""
+    results = sweep(WAITING, [at(1)], 2.0)
+    seen = forecast(results, settings=[at(4), at(32)], stages=stages_of(0.064, 0.010, 0.004))
+
+    assert seen.prediction(at(4)).samples_per_second == pytest.approx(1000, rel=0.02)
+    assert seen.prediction(at(32)).bound == "cores"
+    assert seen.prediction(at(32)).samples_per_second == pytest.approx(16 * 2 / 0.014, rel=0.02)
+
+
+def test_time_without_a_core_is_not_taken_for_the_workers_own():
+    found = forecast(sweep(DECODING, [at(4)]), settings=[at(1)], stages=stages_of(0.064, 0.032, 0.0, starved=0.032))
+
+    assert found.model.costs.worker_seconds == pytest.approx(0.032)
+
+
+def test_the_main_process_binds_where_taking_a_batch_in_takes_longest():
+    found = forecast(sweep(DECODING, [at(1)], 64.0), settings=[at(32)], stages=stages_of(0.032, 0.032, 0.008))
+
+    assert found.prediction(at(32)).bound == "hand-over"
+    assert found.prediction(at(32)).limits["hand-over"] == pytest.approx(125)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
+from workbench.measure.stages import StageCosts
 from workbench.tuning.queueing import Costs, queued_bytes, rate
 
 PLATEAU_BELOW = 0.85  # of what workers and cores would give: lower, and something shared binds
@@ -50,7 +51,13 @@ class Model:
         return known[0] * costs.samples if known and costs.samples else None
 
 
-def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced: bool = False) -> Model:
+def fit(
+    trials: Sequence[TrialResult],
+    probe: Probe | None,
+    cores: float,
+    paced: bool = False,
+    stages: StageCosts | None = None,
+) -> Model:
     """Costs that trials of one sweep show; see `queueing` for what they mean.
 
     A worker's seconds come from the settings in which workers did best; core seconds from the processor time that the
@@ -62,6 +69,8 @@ def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced:
         probe: Gives samples and bytes of a batch.
         cores: Cores the trials could use.
         paced: Whether a step ran between batches; then loading alone is known from the probe only.
+        stages: What a batch was seen to cost inside the workers and in the main process; taken in place of what the
+            trials only let one guess.
     """
     same = [trial for trial in trials if trial.settings.batch_size in (None, _own_batch_size(probe))] or list(trials)
     rates = {trial.settings: trial.batches_per_second or 0.0 for trial in same if trial.batches_per_second}
@@ -79,6 +88,7 @@ def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced:
         costs = replace(costs, worker_seconds=costs.alone_seconds)
     if costs.cpu_seconds is None and not paced:
         costs = replace(costs, cpu_seconds=_cpu_alone(same) or None)
+    costs = _with_stages(costs, stages)
     costs = _with_tail(costs, same)
     costs = _with_shared(costs, with_workers, same, paced)
     costs = _with_memory(costs, same)
@@ -87,6 +97,21 @@ def fit(trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced:
         if (modelled := rate(one, costs)) is not None:
             residuals[one] = math.log(value / modelled[0])
     return Model(costs, residuals, paced)
+
+
+def _with_stages(costs: Costs, stages: StageCosts | None) -> Costs:
+    """Seconds as they were seen: a worker's without the time in which it had no core."""
+    if stages is None:
+        return costs
+    busy = stages.worker_seconds_per_batch - stages.starved_seconds_per_batch
+    return replace(
+        costs,
+        worker_seconds=max(busy, 1e-9),
+        cpu_seconds=stages.worker_cpu_seconds_per_batch + stages.main_seconds_per_batch,
+        main_seconds=stages.main_seconds_per_batch,
+        batch_bytes=costs.batch_bytes or stages.bytes_per_batch,
+        samples=costs.samples or stages.samples_per_batch,
+    )
 
 
 def _own_batch_size(probe: Probe | None) -> int | None:

@@ -15,6 +15,7 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
+from workbench.measure.stages import StageCosts
 from workbench.tuning.fitting import Model, fit
 from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes
 from workbench.tuning.ranking import counts
@@ -157,6 +158,7 @@ def forecast(
     cores: float | None = None,
     batch_size: int | None = None,
     step_seconds: float | None = None,
+    stages: StageCosts | None = None,
 ) -> Forecast:
     """Predicts rate and memory of settings that were not run, or of all of them under other conditions.
 
@@ -166,6 +168,7 @@ def forecast(
         cores: What if the loader could use this many cores.
         batch_size: What if a batch held this many samples.
         step_seconds: What if the training step took this long for a batch.
+        stages: What `measure.stages.measure_stages` saw inside the workers; sharper than what trials alone tell.
 
     Raises:
         SettingsError: If no trial of the sweep has a rate, or a supposed number makes no sense.
@@ -179,7 +182,7 @@ def forecast(
         )
     wanted = list(settings) if settings is not None else _worth_predicting(results, cores or here)
     paced = bool(results.options.get("step"))
-    return forecast_from(known, wanted, results.probe, here, paced, cores, batch_size, step_seconds)
+    return forecast_from(known, wanted, results.probe, here, paced, cores, batch_size, step_seconds, stages)
 
 
 def forecast_from(
@@ -191,13 +194,14 @@ def forecast_from(
     cores: float | None = None,
     batch_size: int | None = None,
     step_seconds: float | None = None,
+    stages: StageCosts | None = None,
 ) -> Forecast:
     """As `forecast`, from trials with rates and the cores they ran on."""
-    model = fit(trials, probe, here, paced)
+    model = fit(trials, probe, here, paced, stages)
     supposed = _supposed(cores, batch_size, step_seconds)
     costs = _under(model.costs, cores, batch_size, step_seconds) if supposed else None
     measured = {trial.settings: trial for trial in trials} if not supposed else {}
-    rate_errors, memory_errors = _left_out(trials, probe, here, paced)
+    rate_errors, memory_errors = _left_out(trials, probe, here, paced, stages)
     error = _claimed_error(rate_errors)
     found = [_predict(model, one, costs, error, measured.get(one)) for one in dict.fromkeys(wanted)]
     found.sort(key=lambda one: -(one.samples_per_second or 0.0))
@@ -240,7 +244,7 @@ def _predict(
 
 
 def _left_out(
-    trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced: bool
+    trials: Sequence[TrialResult], probe: Probe | None, cores: float, paced: bool, stages: StageCosts | None
 ) -> tuple[list[float], list[float]]:
     """Relative errors of rate and memory for each trial, predicted from all others."""
     rate_errors, memory_errors = [], []
@@ -251,7 +255,7 @@ def _left_out(
             continue
         if not workers and all(other.settings.num_workers for other in rest):
             continue
-        model = fit(rest, probe, cores, paced)
+        model = fit(rest, probe, cores, paced, stages)
         known, size = model.batches_per_second(trial.settings), memory_bytes(trial.settings, model.costs)
         if known and trial.batches_per_second:
             rate_errors.append(abs(known[0] / trial.batches_per_second - 1))

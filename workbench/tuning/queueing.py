@@ -53,6 +53,7 @@ class Costs:
         cores: Cores that the processes may use.
         shared_seconds: Seconds a batch takes of what all workers share; None where nothing shared was seen to bind.
         shared: What that is: "storage" or "hand-over".
+        main_seconds: Seconds for which the main process is busy with taking a batch in; None is unknown.
         step_seconds: Seconds of the training step for a batch; 0 where batches are taken as fast as they come.
         tail_share: Share of batches that are slow ones.
         tail_times: How many times the usual batch a slow one takes.
@@ -68,6 +69,7 @@ class Costs:
     cores: float = 1.0
     shared_seconds: float | None = None
     shared: str = "storage"
+    main_seconds: float | None = None
     step_seconds: float = 0.0
     tail_share: float = 0.0
     tail_times: float = 1.0
@@ -83,7 +85,7 @@ class Costs:
         scale = samples / self.samples
         seconds = {
             name: None if getattr(self, name) is None else getattr(self, name) * scale
-            for name in ("alone_seconds", "worker_seconds", "cpu_seconds", "shared_seconds")
+            for name in ("alone_seconds", "worker_seconds", "cpu_seconds", "shared_seconds", "main_seconds")
         }
         size = None if self.batch_bytes is None else round(self.batch_bytes * scale)
         return replace(self, **seconds, step_seconds=self.step_seconds * scale, batch_bytes=size, samples=samples)
@@ -100,8 +102,10 @@ def bounds(settings: LoaderSettings, costs: Costs) -> dict[str, float]:
         limits["cores"] = costs.cores * _per_second(costs.cpu_seconds)
     if costs.shared_seconds is not None:
         limits[costs.shared] = _per_second(costs.shared_seconds)
-    if costs.step_seconds:
-        limits["step"] = _per_second(costs.step_seconds)
+    main = costs.main_seconds or 0.0
+    if costs.step_seconds or main:
+        name = "step" if costs.step_seconds >= main else "hand-over"
+        limits[name] = min(limits.get(name, math.inf), _per_second(costs.step_seconds + main))
     if has_tail(costs) and settings.in_order and costs.worker_seconds:
         limits["order"] = _in_order(settings.num_workers, settings.prefetch_factor or 1, costs)
     return limits
