@@ -40,6 +40,7 @@ def describe_error(error: BaseException, workers: list[Any]) -> dict[str, Any]:
         "message": message[:2000],
         "traceback": text[-20_000:],
         "line": _own_line(text),
+        "position": getattr(error, "loader_position", ""),
         "worker": worker,
         "exit_codes": _exit_codes(workers),
         "empty": isinstance(error, EmptyLoaderError),

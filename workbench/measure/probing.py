@@ -13,11 +13,14 @@ from dataclasses import asdict
 from typing import Any
 
 from workbench.loaders import shipping
-from workbench.loaders.counting import batch_bytes, count_samples, count_tensors, describe_structure
+from workbench.loaders.counting import batch_bytes, count_samples, count_tensors, describe_structure, leaves
 from workbench.loaders.settings import LoaderSettings
+from workbench.machine import format_bytes
+from workbench.measure.arrivals import Tap
 from workbench.measure.channel import Channel, progress_counter
 from workbench.measure.records import Probe
 from workbench.measure.right_data import reference
+from workbench.measure.slicing import batched_fetch_note
 
 FIRST_BATCHES = 3
 """Batches that must come without an error before a sweep starts; a later failure is each trial's own result."""
@@ -25,6 +28,10 @@ EPOCH_SECONDS = 2.0
 """How long the probe goes on to see whether the epoch ends."""
 REFERENCE_SECONDS = 1.5
 """How long the data of an epoch are digested, as the reference for every trial."""
+MANY_TENSORS, TINY_TENSOR_BYTES = 64, 4096
+"""From so many tensors of less than a page in a batch on, handing them over costs more than what they hold."""
+MOST_INDICES = 8
+"""Indices of a failing batch that are listed where they are no range."""
 
 
 def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dict[str, Any]:
@@ -39,6 +46,7 @@ def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dic
     notes = seen.rest()
     notes += _write_reference(source, zero, task["reference"], channel) if not notes else ()
     record = seen.record(source)
+    notes += seen.advice() if not notes else ()
     return asdict(record) | {"notes": record.notes + notes}
 
 
@@ -50,7 +58,8 @@ class _Look:
         self._hint = _batch_size(loader)
         self._progress = progress
         self._gaps: list[float] = []
-        self._iterator: Any = None
+        self._tap = Tap(loader)
+        self._arrivals = self._tap.epoch()
         self._first: Any = None
         self._begun = time.perf_counter()
         self._ended = False
@@ -58,10 +67,14 @@ class _Look:
         self.batches = 0
 
     def first(self) -> None:
-        """Takes `FIRST_BATCHES`; what the loader raises here is the user's own error."""
-        self._iterator = iter(self._loader)
-        while self.batches < FIRST_BATCHES and not self._ended:
-            self._take()
+        """Takes `FIRST_BATCHES`; what the loader raises here is the user's own error, with the batch it belongs to."""
+        try:
+            while self.batches < FIRST_BATCHES and not self._ended:
+                self._take()
+        except Exception as error:
+            with contextlib.suppress(AttributeError, TypeError):
+                error.loader_position = self._position()  # type: ignore[attr-defined]
+            raise
         if self.batches == 0:
             raise ValueError("the loader yields no batch with 0 workers")
 
@@ -72,13 +85,28 @@ class _Look:
                 self._take()
         except Exception as error:
             last = traceback.format_exception_only(error)[-1].strip()
-            return (f"with 0 workers the loader fails at batch {self.batches + 1}: {last}",)
+            return (f"with 0 workers the loader fails at {self._position()}: {last}",)
         return ()
+
+    def advice(self) -> tuple[str, ...]:
+        """What this loader's batches and dataset suggest, whatever its knobs."""
+        return tuple(note for note in (_packing_note(self._first), batched_fetch_note(self._loader)) if note)
+
+    def _position(self) -> str:
+        """Which batch failed, and which samples are in it where a sampler asked for them."""
+        place, asked = f"batch {self.batches + 1}", self._tap.requests
+        if len(asked) <= self.batches or not isinstance(asked[-1], list) or not asked[-1]:
+            return place
+        wanted = asked[-1]
+        if wanted == list(range(wanted[0], wanted[0] + len(wanted))):
+            return f"{place} (indices {wanted[0]} to {wanted[-1]})"
+        more = ", ..." if len(wanted) > MOST_INDICES else ""
+        return f"{place} (indices {', '.join(map(str, wanted[:MOST_INDICES]))}{more})"
 
     def _take(self) -> None:
         begun = time.perf_counter()
         try:
-            batch = next(self._iterator)
+            batch = next(self._arrivals).batch
         except StopIteration:
             self._ended = True
             return
@@ -142,6 +170,18 @@ def _rank_note(loader: Any) -> tuple[str, ...]:
     if isinstance(replicas, int) and replicas > 1:
         return (f"figures are for one rank of {replicas}; ranks on one host share its CPU cores",)
     return ()
+
+
+def _packing_note(batch: Any) -> str:
+    sizes = [size for _, leaf in leaves(batch) if (size := getattr(leaf, "nbytes", None)) is not None]
+    tiny = [size for size in sizes if size < TINY_TENSOR_BYTES]
+    if len(tiny) < MANY_TENSORS:
+        return ""
+    mean = format_bytes(sum(tiny) // len(tiny))
+    return (
+        f"a batch holds {len(tiny)} tensors of {mean} on average, and workers hand over each one by itself, with an "
+        "open file of its own: stack or concatenate them in collate_fn"
+    )
 
 
 def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Channel) -> tuple[str, ...]:

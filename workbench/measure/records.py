@@ -145,6 +145,7 @@ class TrialRun:
         noisy: True when other programs used the cores through most windows.
         batches_total: All batches taken, warm-up included.
         worker_samples: Samples that each worker delivered while data were checked, or None.
+        idle_workers: Workers that have nothing to deliver in an epoch; None when not known.
         error_type: Name of the user's exception class when status is "failed".
         traceback_text: The user's traceback as text.
         output_tail: Last part of what the trial printed, stdout and stderr together.
@@ -174,6 +175,7 @@ class TrialRun:
     noisy: bool = False
     batches_total: int = 0
     worker_samples: tuple[int, ...] | None = None
+    idle_workers: int | None = None
     error_type: str = ""
     traceback_text: str = ""
     output_tail: str = ""

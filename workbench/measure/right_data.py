@@ -95,6 +95,7 @@ class DataCheck:
         reason: For "wrong_data", a sentence with the fault, its extent and the way out; else empty.
         notes: Sentences worth showing that do not change the status.
         worker_samples: Samples that each worker delivered, None where that cannot be known.
+        idle_workers: Workers that have nothing to deliver in an epoch, None where that cannot be known.
         batches: Batches looked at.
         samples: Samples in them.
         epoch_complete: Whether the look reached the end of the epoch.
@@ -104,6 +105,7 @@ class DataCheck:
     reason: str = ""
     notes: tuple[str, ...] = ()
     worker_samples: tuple[int, ...] | None = None
+    idle_workers: int | None = None
     batches: int = 0
     samples: int = 0
     epoch_complete: bool = False
@@ -163,10 +165,11 @@ def check(
             frozen = frozen_epoch(tap, loader, settings, reference.epoch_paths, seconds * EPOCHS_SHARE / 2)
         finding = _judge(look, loader, settings, reference, seconds, rebuild_zero)
     reason = finding.reason or frozen
-    notes = finding.notes + _worker_notes(look, settings)
+    idle = _idle_workers(look, settings)
+    notes = finding.notes + _worker_notes(look, settings, idle)
     counts = look.worker_samples(settings.num_workers)
     status = "wrong_data" if reason else "ok"
-    return DataCheck(status, reason, notes, counts, look.batches, look.samples, look.complete)
+    return DataCheck(status, reason, notes, counts, idle, look.batches, look.samples, look.complete)
 
 
 class _Look:
@@ -334,16 +337,24 @@ def _changed_structure(look: _Look, reference: Reference) -> str:
     return f"batch type changes: {reference.structures[0]} at num_workers=0, {here} with these settings"
 
 
-def _worker_notes(look: _Look, settings: LoaderSettings) -> tuple[str, ...]:
-    notes = []
-    workers, active = settings.num_workers, len(look.by_worker)
+def _idle_workers(look: _Look, settings: LoaderSettings) -> int | None:
+    """Workers that delivered nothing although each had its turn; None where the look was too short to tell."""
+    workers = settings.num_workers
     enough = look.complete or (settings.in_order and look.batches >= 2 * workers)
-    if workers > 1 and look.attributed and 0 < active < workers and enough:
-        idle = f"{workers - active} of {workers} workers delivered nothing"
+    if not workers or not look.attributed or not look.by_worker or not enough:
+        return None
+    return workers - len(look.by_worker)
+
+
+def _worker_notes(look: _Look, settings: LoaderSettings, idle: int | None) -> tuple[str, ...]:
+    notes = []
+    if idle:
+        workers, active = settings.num_workers, len(look.by_worker)
+        told = f"{idle} of {workers} workers delivered nothing"
         if look.delivered:
-            notes.append(f"{idle}: an epoch has only {look.batches} batches")
+            notes.append(f"{told}: an epoch has only {look.batches} batches")
         else:
-            notes.append(f"{idle} ({active} shards): more than {active} workers cannot help; make more shards")
+            notes.append(f"{told} ({active} shards): more than {active} workers cannot help; make more shards")
     if repeated_randomness(look.delivered):
         notes.append("randomness repeats across workers: seed from get_worker_info().seed")
     return tuple(notes)

@@ -101,6 +101,7 @@ def make_run(
         noisy=used_windows(windows, cores)[1] if windows else False,
         batches_total=done.get("batches") or verdict.get("batches", 0),
         worker_samples=tuple(check["worker_samples"]) if check.get("worker_samples") else None,
+        idle_workers=check.get("idle_workers"),
         error_type=error.get("type", ""),
         traceback_text=error.get("traceback", ""),
         output_tail=verdict.get("output", ""),
@@ -169,6 +170,7 @@ def _judge_done(verdict: dict[str, Any]) -> tuple[str, str]:
 def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str, str]:
     error = verdict["error"]
     text = f"{error['type']}: {error['message']}" + (f" ({error['line']})" if error["line"] else "")
+    text += f", in {error['position']}" if error.get("position") else ""
     everything = text + error["traceback"] + verdict.get("output", "")
     codes = {worker: code for worker, code in error.get("exit_codes", {}).items() if error.get("worker") is None}
     if any(part in everything for part in _SHM_TEXTS):
@@ -271,18 +273,19 @@ def _notes(settings: LoaderSettings, verdict: dict[str, Any], cores: int) -> lis
             f"oversubscribed: {settings.num_workers} workers x {busy} busy threads on {cores} cores "
             f"({verdict.get('peak_threads')} threads in all); call torch.set_num_threads(1) in worker_init_fn"
         )
-    warnings = repeated_warnings(verdict.get("output", ""))
-    return notes + warnings
+    output = verdict.get("output", "")
+    return notes + repeated_warnings(output, cut=verdict.get("output_bytes", 0) > len(output.encode()))
 
 
-def repeated_warnings(output: str) -> list[str]:
-    """Each different warning in the output once, with how often it stands there."""
+def repeated_warnings(output: str, *, cut: bool = False) -> list[str]:
+    """Each different warning in the output once, with how often it stands there, `cut` where only ends were kept."""
     counts: dict[str, int] = {}
     for line in output.splitlines():
         if "Warning: " in line and not any(part in line for part in _OWN_WARNINGS):
             text = line.split(": ", 1)[-1].strip() if line.count(": ") else line
             counts[text[:200]] = counts.get(text[:200], 0) + 1
-    return [f"{text} ({count} times)" if count > 1 else text for text, count in list(counts.items())[:5]]
+    least = "at least " if cut else ""
+    return [f"{text} ({least}{count} times)" if count > 1 else text for text, count in list(counts.items())[:5]]
 
 
 def _tail(verdict: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
-from workbench.tuning.ranking import EQUAL_WITHIN, counts
+from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers
 from workbench.tuning.start_methods import start_method_note
 from workbench.tuning.trials import surely_slower
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
 OVERHEAD_BELOW = 0.8  # of the rate without workers: lower still, and workers do harm rather than no good
-TAIL_OVER_MEDIAN = 8.0  # a batch this many times the median, in every start, is the loader's and not the machine's
+TAIL_OVER_MEDIAN = 8.0  # a batch this many times the median, in most starts, is the loader's and not the machine's
+TAIL_SECONDS = 0.03  # three time slices: shorter delays are a busy machine's own
 STARTS_THAT_SHOW_A_TAIL = 2
 LEAST_BATCHES = 20  # in windows; a rate that rests on fewer is a first impression
 EDGE_WORTH_SAYING = 0.01  # share of an epoch that its restart must take
@@ -126,7 +128,7 @@ def _memory(results: Results) -> Iterator[str]:
 def _no_workers(results: Results) -> Iterator[str]:
     """Why 0 workers win, where that was measured and not just all that was left."""
     best = results.ranking.order[0]
-    rated = [trial for trial in results.ranking.order if trial.settings.num_workers]
+    rated = [t for t in results.ranking.order if t.settings.num_workers and not has_idle_workers(t)]
     if best.settings.num_workers:
         return
     if not rated:
@@ -134,7 +136,14 @@ def _no_workers(results: Results) -> Iterator[str]:
             yield f"No settings with workers could be rated. {faulty[0].settings.describe()}: {faulty[0].reason}"
         return
     assert best.estimate is not None
-    if not all(trial.estimate and _far_slower(trial.estimate, best.estimate) for trial in rated):
+    if faster := [t for t in rated if t.estimate and surely_slower(best.estimate, t.estimate)]:
+        leader = max(faster, key=lambda trial: trial.samples_per_second or 0.0)
+        yield (
+            f"Within an epoch workers would be faster ({leader.settings.describe()}: "
+            f"{_number(leader.samples_per_second or 0.0)} samples/s), but starting them anew with every epoch costs "
+            "what they gain; try persistent_workers=True."
+        )
+    elif not all(trial.estimate and _far_slower(trial.estimate, best.estimate) for trial in rated):
         yield "Worker processes gain nothing certain here, so none are spent."
     elif all(_loses_by_restarts(trial, best, results.probe) for trial in rated):
         yield (
@@ -160,6 +169,14 @@ def _loses_by_restarts(trial: TrialResult, best: TrialResult, probe: Probe | Non
         return False
     seconds = samples / trial.samples_per_second - edge
     return seconds <= 0 or samples / seconds >= OVERHEAD_BELOW * (best.samples_per_second or 0.0)
+
+
+def _idle_workers(results: Results) -> Iterator[str]:
+    """Settings that cannot win since some of their workers have no data."""
+    idle = [trial for trial in results.trials if has_idle_workers(trial) and trial.status == "ok"]
+    if idle and idle[0] is not results.ranking.order[0]:
+        told = [note for note in idle[0].notes if "delivered nothing" in note]
+        yield f"{_list(tuple(idle))} cannot win: {told[0] if told else 'some of their workers have no data'}."
 
 
 def _ties(results: Results) -> Iterator[str]:
@@ -198,8 +215,8 @@ def _head_of_line(results: Results) -> Iterator[str]:
     if alone is None or len(alone.runs) < STARTS_THAT_SHOW_A_TAIL:
         return
     middle, late = alone.batch_seconds_p50, alone.batch_seconds_p95
-    longest = min((run.batch_seconds_max or 0.0 for run in alone.runs), default=0.0)
-    if middle and late and longest >= TAIL_OVER_MEDIAN * middle:
+    longest = statistics.median_low(run.batch_seconds_max or 0.0 for run in alone.runs)
+    if middle and late and longest >= max(TAIL_SECONDS, TAIL_OVER_MEDIAN * middle):
         yield (
             f"Some batches take far longer than the rest (without workers: median {_milliseconds(middle)}, 95th "
             f"percentile {_milliseconds(late)}, longest {_milliseconds(longest)}) and hold up ready ones behind them "
@@ -207,6 +224,12 @@ def _head_of_line(results: Results) -> Iterator[str]:
             "in_order=False lets ready batches pass, but the order of batches then changes from run to run and a run "
             "cannot be resumed exactly."
         )
+
+
+def _binding(results: Results) -> Iterator[str]:
+    from workbench.tuning.forecast import binding_words
+
+    yield from binding_words(results)
 
 
 def _epoch_restarts(results: Results) -> Iterator[str]:
@@ -263,6 +286,8 @@ _PARTS = (
     _rate,
     _memory,
     _no_workers,
+    _idle_workers,
+    _binding,
     _ties,
     _unsettled,
     _epoch_restarts,
