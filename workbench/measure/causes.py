@@ -20,7 +20,7 @@ TAIL_TIMES = 4.0
 """A batch that takes this many times the median belongs to the tail: a scheduler that shares a core between two or
 three programs makes a batch two or three times slower, not more."""
 TAIL_SHARE = 0.2
-"""Of the workers' time, spent in the tail beyond the median."""
+"""Of the workers' time, idle or not, spent in the tail beyond the median."""
 TAIL_FEWEST = 8
 UNEVEN = 2.0
 """Batches of the busiest worker over the mean from which work is dealt out unevenly."""
@@ -99,7 +99,7 @@ class Scene:
 
 def input_cause(scene: Scene) -> Cause:
     """The sub-cause of a loader that is too slow."""
-    for rule in (_pressure, _idle, _uneven, _tail, _threads, _hand_over):
+    for rule in (_pressure, _idle, _uneven, _hand_over, _tail, _threads):
         if (found := rule(scene)) is not None:
             return found
     return _largest_stage(scene)
@@ -172,7 +172,8 @@ def _tail(scene: Scene) -> Cause | None:
     typical = median(walls)
     slow = [wall for wall in walls if wall > TAIL_TIMES * typical]
     beyond = sum(slow) - typical * len(slow)
-    if not slow or len(slow) > len(walls) / 3 or beyond < TAIL_SHARE * sum(walls):
+    whole = scene.batch_seconds * len(walls) * max(1, scene.num_workers)
+    if not slow or len(slow) > len(walls) / 3 or beyond < TAIL_SHARE * whole:
         return None
     ahead = (scene.prefetch_factor or 2) * 2
     return Cause(

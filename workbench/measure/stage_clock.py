@@ -28,8 +28,11 @@ OVERHEAD_SHARE = 0.01
 MOST_TRANSFORMS = 24
 LOOKS_A_BATCH = 6
 """Looks at the clocks that a detailed batch takes beside those of its transforms: four, and reading a few totals."""
+LONG_SECONDS = 2e-4
+"""Batches above this are asked every time how long they had no core, which takes 1.5 microseconds."""
 RING = 512
-"""Times of the last batches that each worker keeps: a slow sample in 400 shows in batches of 16 within 25."""
+"""Times of the last batches that each worker keeps, less what they had no core for: a slow sample in 400 shows in
+batches of 16 within 25."""
 FIELDS = ("batches", "busy_seconds", "detailed", "fetch_wall", "fetch_cpu", "fetch_starved", "collate_wall",
           "collate_cpu", "collate_starved", "handed", "hand_wall", "hand_cpu", "hand_bytes", "process_cpu",
           "thread_cpu", "first_seconds", "starts", "threads")  # fmt: skip
@@ -84,7 +87,8 @@ class WorkerClock:
         self._seen = 0
         self._due = 0
         self._random = random.Random(worker)  # its own: the user's generators are left as they are
-        self._starved: Starvation | None = None
+        self._starved = Starvation()
+        self._long = False
         self._process_cpu, self._thread_cpu = time.process_time(), time.thread_time()
         self.detailed = False
         self._calls = 0
@@ -95,18 +99,21 @@ class WorkerClock:
     def fetch(self, original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         """Forms one batch with the fetcher's own method, timed."""
         self._seen += 1
+        starved = self._starved() if self._long else 0.0
         begun = time.perf_counter()
         if self._seen > self._due:
             batch = self._fetch_in_detail(original, fetcher, index)
         else:
             batch = original(fetcher, index)
-        self._keep(time.perf_counter() - begun)
+        seconds = time.perf_counter() - begun
+        self._keep(seconds, self._starved() - starved if self._long else 0.0)
+        self._long = seconds > LONG_SECONDS
         return batch
 
-    def _keep(self, seconds: float) -> None:
+    def _keep(self, seconds: float, starved: float) -> None:
         row = self._row
         number = int(row[COLUMN["batches"]])
-        row[WIDTH - RING + number % RING] = seconds
+        row[WIDTH - RING + number % RING] = max(0.0, seconds - starved)
         row[COLUMN["busy_seconds"]] += seconds
         row[COLUMN["batches"]] = number + 1
         if self._seen == 1:
@@ -170,8 +177,6 @@ class WorkerClock:
     # -- inside --
 
     def _now(self) -> Moment:
-        if self._starved is None:
-            self._starved = Starvation()
         return Moment(time.perf_counter(), time.thread_time(), self._starved())
 
     def _add(self, stage: str, wall: float, cpu: float, starved: float) -> None:

@@ -71,7 +71,7 @@ class StageCosts:
         samples_per_second: Rate meanwhile.
         worker_batches: Batches that each loading process formed meanwhile.
         threads_per_worker: Most threads of a loading process that were seen; None when not known.
-        batch_walls: Seconds that recent batches took in their worker, unordered; for their spread.
+        batch_walls: Seconds that recent batches took in their worker, less those without a core; for their spread.
         first_batch_seconds: The longest first batch of any loading process.
     """
 

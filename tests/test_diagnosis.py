@@ -1,0 +1,405 @@
+"""Verdicts from given rates and costs, exactly; then a small exam in which faults are switched on and off again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import workbench as wb
+from tests.benchmarks.diagnosis import ask, summary
+from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question
+from workbench import lab
+from workbench.errors import ProbeError, SettingsError
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure import bounds, causes
+from workbench.measure.bounds import Rates, SyncLook
+from workbench.measure.causes import Scene
+from workbench.measure.diagnosis import NO_DEVICE, Start, conclude, diagnose, start_from
+from workbench.measure.records import TrialRun, Window
+from workbench.measure.stages import Stage, StageCosts, merged
+from workbench.measure.statistics import RateEstimate
+from workbench.measure.training import TrainingStep, move, step_of
+from workbench.measure.trial import TrialServer
+
+
+def rate(value, error=0.01, starts=3):
+    return RateEstimate(value, value * (1 - 2 * error), value * (1 + 2 * error), starts, 4.0, error)
+
+
+def rates(loader=1000.0, step=500.0, combined=None, error=0.01, **more):
+    slower = min(loader, step)
+    known = {"input_wait_fraction": max(0.0, 1 - loader / step), "num_workers": 2}
+    return Rates(
+        rate(loader, error), rate(step, error), rate(combined or slower, error), **{"moved": None, **known, **more}
+    )
+
+
+# -- bounds --
+
+
+@pytest.mark.parametrize(
+    "loader, step, bound",
+    [(250, 500, "input"), (1000, 500, "compute"), (500, 500, "balanced"), (440, 500, "input"), (570, 500, "compute")],
+)
+def test_the_slower_of_loader_and_step_bounds(loader, step, bound):
+    assert bounds.judge(rates(loader, step, error=0.002)).bound == bound
+
+
+def test_sides_meet_at_a_tenth():
+    assert [bounds.side(r) for r in (0.5, 0.90, 0.92, 1.0, 1.10, 1.12)] == [
+        "input", "input", "balanced", "balanced", "balanced", "compute",
+    ]  # fmt: skip
+
+
+def test_a_wide_interval_around_the_border_is_no_verdict():
+    found = bounds.judge(rates(500, 500, error=0.2))
+    assert (found.bound, found.confidence) == ("unknown", "low") and "too wide" in found.why
+    assert bounds.judge(rates(50, 500, error=0.2)).bound == "input"  # as wide, and far from the border
+
+
+def test_other_programs_take_confidence_where_they_could_have_changed_the_side():
+    close, far = rates(700, 500), rates(2000, 500)
+    assert [bounds.judge(r).confidence for r in (close, far)] == ["high", "high"]
+    busy = [bounds.judge(replace(r, foreign_share=0.9)) for r in (close, far)]
+    assert [(found.bound, found.confidence) for found in busy] == [("compute", "medium"), ("compute", "high")]
+
+
+def test_one_start_is_never_high_confidence():
+    found = rates(2000, 500)
+    alone = replace(found, loader=rate(2000, starts=1))
+    assert bounds.judge(alone).confidence == "medium"
+
+
+def test_a_step_that_waits_for_its_device_is_sync_and_one_that_runs_ahead_is_not():
+    waits = SyncLook(host_seconds=0.02, host_cpu_seconds=0.01, left_seconds=0.0)
+    ahead = SyncLook(host_seconds=0.01, host_cpu_seconds=0.01, left_seconds=0.01)
+    only_device = SyncLook(host_seconds=0.02, host_cpu_seconds=0.0001, left_seconds=0.0)
+    spins = SyncLook(host_seconds=0.02, host_cpu_seconds=0.02, left_seconds=0.0, wait_fraction=0.4)
+    assert [look.gain for look in (waits, ahead, only_device)] == [pytest.approx(2), 1, pytest.approx(1, rel=0.01)]
+    assert spins.gain == pytest.approx(1 / 0.6)
+    assert [bounds.judge(rates(sync=look)).bound for look in (waits, ahead, only_device, None)] == [
+        "sync", "compute", "compute", "compute",
+    ]  # fmt: skip
+    assert bounds.judge(rates(200, 500, sync=waits)).bound == "input"  # the loader comes first
+    near = SyncLook(host_seconds=0.0112, host_cpu_seconds=0.01, left_seconds=0.0)
+    assert bounds.judge(rates(2000, sync=near)).confidence == "medium"
+
+
+def test_copies_that_hold_the_loop_back_are_transfer():
+    found = bounds.judge(rates(1000, 500, combined=300, moved=rate(300), input_wait_fraction=0.2))
+    assert found.bound == "transfer"
+    assert bounds.judge(rates(200, 500, moved=rate(180))).bound == "input"  # the loader alone is too slow already
+
+
+def test_both_fast_and_together_slow_is_a_disturbance():
+    found = bounds.judge(rates(1000, 800, combined=400, input_wait_fraction=0.5))
+    assert (found.bound, found.disturbed) == ("input", True)
+    slowed = bounds.judge(rates(1000, 600, combined=400, input_wait_fraction=0.01, step_slowdown=1.5))
+    assert (slowed.bound, slowed.disturbed) == ("compute", True)
+
+
+def test_contradictions_are_no_verdict():
+    found = bounds.judge(rates(300, 500, combined=500, input_wait_fraction=0.0))
+    assert found.bound == "unknown" and "as fast as the step alone" in found.why
+
+
+def test_without_workers_one_after_the_other_is_no_disturbance():
+    found = bounds.judge(rates(1000, 400, combined=1 / (1 / 1000 + 1 / 400), num_workers=0, input_wait_fraction=0.29))
+    assert (found.bound, found.disturbed) == ("compute", False)
+
+
+# -- causes --
+
+
+def costs(fetch=(0.01, 0.002), collate=(0.001, 0.001), transforms=(), hand=(0.0002, 0.0002), **more):
+    stages = [Stage("fetch", *fetch), *transforms, Stage("collate", *collate)]
+    made = sum(stage.wall_seconds for stage in stages)
+    known = {
+        "worker_seconds_per_batch": made,
+        "worker_cpu_seconds_per_batch": sum(stage.cpu_seconds for stage in stages),
+        "other_threads_cpu_seconds": 0.0,
+        "worker_busy_fraction": 1.0,
+        "main_seconds_per_batch": 0.0002,
+        "queue_wait_seconds": made / 2,
+        "next_seconds": made / 2,
+        "pin_seconds": None,
+        "bytes_per_batch": 16_384,
+        "pickled_bytes_per_batch": 400.0,
+        "tensors_per_batch": 1,
+        "samples_per_batch": 16.0,
+        "batches": 100,
+        "batches_detailed": 100,
+        "seconds": made * 50,
+        "samples_per_second": 2 * 16 / made,
+        "worker_batches": (50, 50),
+        "threads_per_worker": 3,
+        "batch_walls": (made,) * 100,
+        "first_batch_seconds": made,
+    }
+    return StageCosts(stages[0], tuple(transforms), stages[-1], Stage("hand-over", *hand), **{**known, **more})
+
+
+def scene(found, **more):
+    known = {"num_workers": 2, "prefetch_factor": 2, "cores": 2, "samples_per_second": found.samples_per_second,
+             "wanted_samples_per_second": 4 * found.samples_per_second}  # fmt: skip
+    return Scene(found, **{**known, **more})
+
+
+BUSY = {"fetch": (0.01, 0.0095)}
+
+
+@pytest.mark.parametrize(
+    "found, name",
+    [
+        (costs(), "storage wait"),
+        (costs(**BUSY), "CPU in the dataset's __getitem__"),
+        (costs(transforms=(Stage("Resize", 0.03, 0.029), Stage("Flip", 0.001, 0.001))), "CPU in the transform Resize"),
+        (costs(fetch=(0.002, 0.002), collate=(0.02, 0.019)), "Python collate"),
+        (costs(fetch=(0.02, 0.005, 0.014)), "CPU in the dataset's __getitem__"),  # wants a core, does not wait
+        (costs(worker_batches=(100, 0)), "idle workers"),
+        (costs(worker_batches=(95, 5)), "shard imbalance"),
+        (costs(batch_walls=(0.01,) * 90 + (0.4,) * 10), "heavy tail"),
+        (costs(**BUSY, other_threads_cpu_seconds=0.008, threads_per_worker=8), "thread oversubscription"),
+        (costs(hand=(0.05, 0.05), tensors_per_batch=600, bytes_per_batch=40_000), "many small tensors"),
+        (costs(hand=(0.05, 0.05), pickled_bytes_per_batch=900_000.0), "pickled objects"),
+        (costs(hand=(0.05, 0.01), bytes_per_batch=40_000_000), "hand-over"),
+        (costs(main_seconds_per_batch=0.004, pickled_bytes_per_batch=900_000.0), "pickled objects"),
+    ],
+)
+def test_each_sub_cause_from_its_numbers(found, name):
+    cause = causes.input_cause(scene(found))
+    assert cause.name == name and cause.next_step and cause.refuted_by
+    assert any(letter.isdigit() for letter in cause.evidence)
+
+
+def test_memory_pressure_comes_before_what_it_makes_slow():
+    assert causes.input_cause(scene(costs(), memory_pressure=0.4)).name == "memory pressure"
+    assert causes.input_cause(scene(costs(), memory_pressure=0.02)).name == "storage wait"
+
+
+def test_advice_says_how_many_workers_and_what_the_cores_allow():
+    assert "num_workers to 8" in causes.input_cause(scene(costs())).next_step
+    computing = causes.input_cause(scene(costs(**BUSY)))
+    assert "would take 7.6 cores and there are 2" in computing.evidence and "num_workers" not in computing.next_step
+    few = causes.input_cause(scene(costs(**BUSY), num_workers=1, cores=16))
+    assert few.next_step.startswith("raise num_workers to 8")
+
+
+def test_asides():
+    slow = scene(costs(first_batch_seconds=3.0), foreign_share=0.5)
+    told = " ".join(causes.asides(slow))
+    assert "first batch took 3 s" in told and "other programs used 1.0 of 2 cores" in told
+    assert causes.asides(scene(costs())) == ()
+    crowded = scene(costs(fetch=(0.02, 0.005, 0.014)), foreign_share=0.0)
+    assert "more of them than cores" in causes.asides(crowded)[0]
+
+
+def test_costs_of_several_stretches_are_weighted_by_their_batches():
+    one = costs(fetch=(0.01, 0.01), worker_batches=(10, 0))
+    two = replace(costs(fetch=(0.04, 0.01), worker_batches=(0, 30)), batches=300, hand_over=None)
+    both = merged([one, two])
+    assert both.fetch.wall_seconds == pytest.approx((0.01 * 100 + 0.04 * 300) / 400)
+    assert (both.worker_batches, both.batches, both.tensors_per_batch) == ((10, 30), 400, 1)
+    assert len(both.batch_walls) == 200 and merged([]) is None
+
+
+# -- from starts to a diagnosis --
+
+
+def start(loader=1000.0, step=500.0, combined=500.0, wait=0.0, sync=None, device=True, foreign=0.0):
+    rate_of = {"loader": loader, "step": step, "combined": combined}
+    runs = {
+        kind: TrialRun(LoaderSettings(num_workers=2), "ok", windows=(Window(0.0, 1.0, 10, round(r), foreign),) * 2)
+        for kind, r in rate_of.items()
+    }
+    lap = {"seconds": 1.0, "batches": 10, "next_seconds": wait, "step_seconds": 0.5, "transfer_seconds": 0.0}
+    return Start(runs, {kind: [lap] for kind in rate_of}, {"loader": [costs()]}, sync, None, 0.1, device, None)
+
+
+def test_a_diagnosis_states_rates_headroom_and_a_way_on():
+    seen = [start(250, 500, 248, 0.5), start(252, 502, 250, 0.5), start(248, 498, 251, 0.5)]
+    found = conclude(seen, LoaderSettings(num_workers=2), 2)
+    assert (found.bound, found.cause, found.confidence, found.starts) == ("input", "storage wait", "high", 3)
+    assert found.loader_samples_per_second == 250 and found.headroom == pytest.approx(2.0, rel=0.01)
+    low, high = found.headroom_interval
+    assert low < 2 < high and found.intervals["step"][0] < 500 < found.intervals["step"][1]
+    assert found.input_wait_fraction == 0.5 and found.moved_samples_per_second is None
+    text = str(found)
+    assert "perfect loading would give at most 2.00x" in text and "Next: raise num_workers" in text
+    assert NO_DEVICE not in text
+    assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["stages"]["fetch"]["name"] == "fetch"
+
+
+def test_without_a_device_it_says_what_could_not_be_seen():
+    found = conclude([start(device=False)] * 2, LoaderSettings(num_workers=2), 2)
+    assert NO_DEVICE in found.notes and found.bound == "compute"
+
+
+def test_laps_with_an_epochs_edge_are_left_out_while_others_have_none():
+    lap = {"at_seconds": 0.0, "seconds": 1.0, "batches": 10, "samples": 160, "next_seconds": 0.1, "step_seconds": 0.1,
+           "transfer_seconds": 0.0}  # fmt: skip
+    kinds = ["loader", "step", "combined"] * 2
+    edges = [1, 0, 1, 0, 0, 1]
+    laps = [{"kind": k, "lap": lap | {"edges": e}, "costs": None} for k, e in zip(kinds, edges, strict=True)]
+    windows = [
+        {"at_seconds": 0.0, "seconds": 1.0, "batches": 10, "samples": n, "foreign_cores": None} for n in range(6)
+    ]
+    done = {"laps": laps, "sync": None, "memory_pressure": None, "first_batch_seconds": 0.1, "device_seen": False,
+            "copies_pinned": None}  # fmt: skip
+    found = start_from({"done": done, "windows": windows}, LoaderSettings())
+    assert [w.samples for w in found.runs["loader"].windows] == [3]
+    assert [w.samples for w in found.runs["step"].windows] == [1, 4]
+    assert [w.samples for w in found.runs["combined"].windows] == [2, 5]  # both hold one: then it belongs to the pace
+
+
+# -- steps --
+
+
+def test_a_triple_trains():
+    model = torch.nn.Linear(3, 1)
+    before = model.weight.detach().clone()
+    step = step_of((model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1)))
+    step((torch.ones(4, 3), torch.ones(4, 1)))
+    step({"inputs": torch.ones(4, 3), "targets": torch.ones(4, 1)})
+    assert not torch.equal(model.weight, before)
+    with pytest.raises(SettingsError, match=r"\(inputs, targets\)"):
+        step(torch.ones(4, 3))
+    copied = pickle.loads(pickle.dumps(step))
+    copied((torch.ones(4, 3), torch.zeros(4, 1)))
+    assert copied.optimiser.param_groups[0]["params"][0] is next(copied.model.parameters())
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, "step", (torch.nn.Linear(1, 1), 2), (1, 2, 3)])
+def test_what_is_no_step_is_refused(nonsense):
+    with pytest.raises(SettingsError, match="is no training step"):
+        step_of(nonsense)
+
+
+def test_a_step_on_a_device_travels_on_the_cpu():
+    model = torch.nn.Linear(2, 1)
+    step = TrainingStep(model, torch.nn.MSELoss(), torch.optim.AdamW(model.parameters()))
+    step((torch.ones(1, 2), torch.ones(1, 1)))
+    step.device = torch.device("meta")  # not the CPU, and here on every machine
+    state = step.__getstate__()
+    assert state["model"] is not model and not state["_at_home"]
+    assert next(state["model"].parameters()) is state["optimiser"].param_groups[0]["params"][0]
+
+
+def test_batches_are_moved_with_their_structure():
+    class Marked(dict):
+        pass
+
+    batch = Marked(x=torch.ones(2), more=[torch.zeros(1), "path"], pair=(torch.ones(1),))
+    moved = move(batch, torch.device("meta"))
+    assert type(moved) is Marked and moved["x"].is_meta and moved["more"][0].is_meta and moved["more"][1] == "path"
+    assert moved["pair"][0].is_meta and not batch["x"].is_meta
+
+
+# -- the exam, a small part of it --
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    path = str(tmp_path_factory.mktemp("exam") / "question.json")
+    loader = AskedLoader(path)
+    loader.put(Question("healthy"))
+    with TrialServer(loader, step=AskedStep(path)) as server:
+        server.probe()
+        yield lambda question: ask(server, loader, question, starts=1)
+
+
+TWENTY = {"device_seconds": 0.020}
+ONE_SHARD = {"shards": 1, "storage_seconds": 0.004}
+SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
+
+
+@pytest.mark.parametrize(
+    "fault, on, off",
+    [
+        ("storage", Question("on", {"storage_seconds": 0.008}, TWENTY), Question("off", {}, TWENTY)),
+        (
+            "idle",
+            Question("on", {"shards": 1, "storage_seconds": 0.004}, TWENTY),
+            Question("off", {"shards": 2}, TWENTY),
+        ),
+        ("sync", Question("on", {}, SYNC | {"synchronise": True}), Question("off", {}, SYNC)),
+    ],
+)
+def test_a_verdict_flips_with_the_fault_and_back(asked, fault, on, off):
+    found = [asked(question) for question in (off, on, off)]
+    right = {"storage": "input", "idle": "input", "sync": "sync"}[fault]
+    assert [each.bound for each in found] == ["compute", right, "compute"]
+    assert {"storage": "storage wait", "idle": "idle workers", "sync": "host synchronisation"}[fault] == found[1].cause
+
+
+def test_every_question_has_an_answer_and_the_exam_is_long_enough():
+    assert len(QUESTIONS) >= 60 and len({question.name for question in QUESTIONS}) == len(QUESTIONS)
+    asked_for = {question.right_bound for question in QUESTIONS}
+    assert asked_for == {"input", "compute", "sync", "balanced"}
+    assert sum(not question.loader for question in QUESTIONS) >= 5  # healthy controls
+
+
+def test_the_exams_marks():
+    row = {"question": "a", "right": "input", "bound": "input", "confidence": "high", "cause_right": True,
+           "headroom_error": 0.04, "only_waits": True}  # fmt: skip
+    rows = [row, row | {"bound": "unknown", "headroom_error": None}, row | {"bound": "compute", "headroom_error": -0.5}]
+    found = summary(rows)
+    assert found["accuracy"] == pytest.approx(1 / 3) and found["accuracy_of_answers"] == pytest.approx(1 / 2)
+    assert found["abstentions"] == pytest.approx(1 / 3) and found["wrong_with_high_confidence"] == ["a"]
+    assert found["confusions"] == {"input taken for compute": 1}
+    assert found["headroom_within_10_percent_waiting"] == pytest.approx(1 / 2)
+
+
+# -- whole diagnoses --
+
+
+class Quick(Dataset):
+    """Loads in 1 ms a sample; the same loader is too slow for a fast step and fast enough for a slow one."""
+
+    def __len__(self):
+        return 2000
+
+    def __getitem__(self, index):
+        import time
+
+        time.sleep(0.001)
+        return torch.tensor(float(index))
+
+
+def test_the_same_loader_is_the_bound_of_one_step_and_not_of_another():
+    loader = DataLoader(Quick(), batch_size=4, num_workers=1)
+    fast, slow = (diagnose(loader, lab.step(device_seconds=s), starts=1, seconds=0.2) for s in (0.0002, 0.020))
+    assert (fast.bound, slow.bound) == ("input", "compute")
+    assert (fast.cause, slow.cause) == ("storage wait", "step")
+    assert slow.input_wait_fraction < 0.5 < fast.input_wait_fraction
+    assert slow.headroom < 1.5 < fast.headroom
+    assert fast.settings == LoaderSettings(num_workers=1)
+
+
+def test_the_callers_loader_and_model_stay_as_they_are():
+    model = torch.nn.Linear(8, 1)
+    before = model.weight.detach().clone()
+    data = TensorDataset(torch.randn(512, 8), torch.randn(512, 1))
+    loader = DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(1))
+    state = loader.generator.get_state()
+    found = wb.diagnose(
+        loader, (model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1)), starts=1, seconds=0.1
+    )
+    assert torch.equal(model.weight, before) and torch.equal(loader.generator.get_state(), state)
+    assert loader.worker_init_fn is None and NO_DEVICE in found.notes
+    assert found.confidence != "high"
+
+
+def fails(batch):
+    raise RuntimeError("the step is broken")
+
+
+def test_a_step_that_fails_is_the_users_own_error():
+    with pytest.raises(ProbeError, match=r"could not be run with .*the step is broken") as caught:
+        diagnose([torch.ones(2)] * 50, fails, starts=1)
+    assert "in fails" in caught.value.traceback_text
