@@ -51,6 +51,14 @@ def test_a_duration_has_its_best_unit(value, text):
     assert formatting.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.2, "5 s"), (39.1, "40 s"), (55.2, "1 min"), (61, "2 min"), (3600, "1 h"), (3700, "1 h 10 min"), (7190, "2 h")],
+)
+def test_an_estimated_duration_is_round_and_never_too_short(value, text):
+    assert formatting.about(value) == text
+
+
 def test_a_rate_says_how_sure_it_is_and_leaves_out_what_is_not_known():
     assert formatting.rate(1240, 1203, 1270) == "1,240 samples/s ± 3 %"
     assert formatting.rate(1240, 1239, 1241) == "1,240 samples/s ± 0.1 %"
@@ -215,9 +223,9 @@ def test_the_figure_draws_what_the_record_says():
     assert set(by_name) == {
         "prefetch 2",
         "prefetch 4",
-        "other knobs changed",
+        "other knobs",
         "0 workers",
-        "your settings now",
+        "your settings",
         "recommended",
         "no answer",
     }

@@ -302,7 +302,7 @@ def test_a_click_on_a_point_shows_its_trial_and_marks_it_everywhere(make):
     assert one.inspector.trial.status == "failed"
     assert live.wb_figure["data"][-1]["name"] == "selected"
     assert 'aria-current="true"' in one.inspector._table.value
-    one.inspector._picker.value = None
+    one.inspector.choose(None)
     assert live.wb_figure["data"][-1]["name"] != "selected"
 
 

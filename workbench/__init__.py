@@ -76,5 +76,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'workbench' has no attribute {name!r}; it has {', '.join(sorted(__all__))}")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext workbench`: the notebook's magics, `%%loader_sweep` and `%diagnose`."""
+    importlib.import_module("workbench.notebook.magics").register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted([*__all__, "__version__", *(name for name in globals() if name.startswith("__"))])

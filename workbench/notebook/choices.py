@@ -41,6 +41,7 @@ OFFERED = {
     "multiprocessing_context": Knob("Start method", "how worker processes begin", (None, *START_METHODS)),
     "in_order": Knob("Keep order", "off lets a batch that is ready pass one that is not", (True, False)),
     "batch_size": Knob("Batch size", "changes training too, not only loading", (), True),
+    "layout": Knob("Layout", "which copy of the data the factory reads", ("files", "tar", "parquet")),
 }
 MAIN_KNOBS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_on_worker")
 LEFT_ALONE = '<span class="wb-note">left as the loader has it</span>'

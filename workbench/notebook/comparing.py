@@ -14,7 +14,7 @@ from workbench.tuning.results import Results, load_results
 from workbench.tuning.store import SweepStore
 
 MOST_OFFERED = 30  # sweeps, latest first; older ones are reached with `load_results`
-NOTHING = "nothing"
+NOTHING = ("nothing", "")
 
 
 class Comparer:
@@ -31,7 +31,7 @@ class Comparer:
         self._quiet = False
         self.earlier: Results | None = None
         self._picker = W.Dropdown(
-            options=[(NOTHING, None)], description="Compare with", layout=W.Layout(width="100%", max_width="640px")
+            options=[NOTHING], description="Compare with", layout=W.Layout(width="100%", max_width="640px")
         )
         self._picker.style.description_width = "auto"
         self._picker.observe(self._picked, "value")
@@ -57,20 +57,20 @@ class Comparer:
 
     def _picked(self, change: dict[str, Any]) -> None:
         if not self._quiet:
-            self.choose(change["new"])
+            self.choose(change["new"] or None)
 
     def _offer(self) -> None:
         mine = self._results.name if self._results is not None else ""
-        options = [(NOTHING, None), *_earlier_sweeps(self._store, mine)]
+        options = [NOTHING, *_earlier_sweeps(self._store, mine)]
         self.widget.layout.display = None if len(options) > 1 and self._results is not None else "none"
         if options == list(self._picker.options):
             return
-        kept = self._picker.value if any(name == self._picker.value for _, name in options) else None
+        kept = self._picker.value if any(name == self._picker.value for _, name in options) else ""
         self._quiet = True
         self._picker.options = options
         self._picker.value = kept
         self._quiet = False
-        if kept is None:
+        if not kept:
             self.earlier = None
 
     def _draw(self) -> None:

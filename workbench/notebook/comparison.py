@@ -97,7 +97,7 @@ def sentences(found: Comparison) -> tuple[str, ...]:
     told.append(_counted(found))
     told += _recommended(found)
     told += [
-        f"{formatting.count(amount, 'settings', 'settings')} {'was' if amount == 1 else 'were'} measured only {when}."
+        f"{formatting.count(amount, 'settings', 'settings')} measured only {when}."
         for amount, when in ((found.only_now, "in this sweep"), (found.only_before, "in the earlier one"))
         if amount
     ]
@@ -127,7 +127,7 @@ def _verdict(before: RateEstimate, now: RateEstimate) -> str:
 
 def _conditions(now: Results, before: Results) -> tuple[str, ...]:
     differences = machine.fingerprint_differences(before.machine, now.machine)
-    if now.source != before.source:
+    if before.source and now.source and now.source != before.source:
         differences.append(f"the loader was {before.source!r}, is {now.source!r}")
     for name in ("epoch_samples", "samples_per_batch", "batch_structure"):
         old, new = getattr(before.probe, name, None), getattr(now.probe, name, None)
@@ -136,7 +136,7 @@ def _conditions(now: Results, before: Results) -> tuple[str, ...]:
     for name in CONDITIONS:
         old, new = before.options.get(name), now.options.get(name)
         if old != new and before.options and now.options:
-            differences.append(f"{name.replace('_', ' ')} was {old}, is {new}")
+            differences.append(f"{name.replace('_', ' ')} was {old or 'none'}, is {new or 'none'}")
     return tuple(differences)
 
 

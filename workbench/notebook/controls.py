@@ -16,7 +16,7 @@ from workbench.notebook import watch
 from workbench.notebook.watch import Watched
 from workbench.tuning.strategies import STRATEGIES
 
-FIELD = {"width": "auto", "flex": "1 1 150px", "min_width": "130px"}
+FIELD = {"width": "auto", "flex": "1 1 220px", "min_width": "200px"}
 STRATEGY_WORDS = {
     "race": "race: slow ones stop early",
     "grid": "grid: all, equally well",

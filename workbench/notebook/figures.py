@@ -25,6 +25,7 @@ from workbench.notebook.points import Point
 from workbench.notebook.views import FirstBatchInfo, Line, MemoryInfo, ThroughputInfo
 
 EARLIER = "earlier sweep"
+LONG_LEGEND_WORDS_PX = 165  # "epoch edge, workers kept"
 FRONT_LABEL_FRACTION = 0.15  # of the memory axis: points of the front closer than this share one name
 
 
@@ -63,7 +64,7 @@ def memory_figure(info: MemoryInfo, theme: Theme) -> Figure:
 
     data = [_earlier_front(info.earlier_front, info.earlier_name, place, theme)] if info.earlier_front else []
     if info.dominated:
-        data.append(cloud(info.dominated, "beaten by another", theme.muted, "circle-open", place))
+        data.append(cloud(info.dominated, "beaten", theme.muted, "circle-open", place))
     if info.front:
         data.append(_front(info.front, place))
     data += rings(info.recommended, info.current, theme, place)
@@ -115,6 +116,7 @@ def first_batch_figure(info: FirstBatchInfo, theme: Theme) -> Figure:
         xaxis=palette.axis(theme, "workers", tickvals=ticks(workers, span)),
         yaxis=palette.axis(theme, "seconds", rangemode="tozero"),
     )
+    layout["legend"]["entrywidth"] = LONG_LEGEND_WORDS_PX
     return finished(data, layout, theme, False, bool(data))
 
 
@@ -185,7 +187,7 @@ def _earlier_points(info: ThroughputInfo) -> list[Point]:
 def _other_points(info: ThroughputInfo, theme: Theme) -> list[Figure]:
     if not info.others:
         return []
-    return [cloud(info.others, "other knobs changed", theme.muted, "circle-open", by_workers)]
+    return [cloud(info.others, "other knobs", theme.muted, "circle-open", by_workers)]
 
 
 def _single(point: Point, name: str, theme: Theme, symbol: str, size: int) -> Figure:
@@ -220,6 +222,7 @@ def _front(front: tuple[Point, ...], place: Any) -> Figure:
         "text": _front_labels(front),
         "textposition": _label_sides(front),
         "hovertemplate": HOVER,
+        "cliponaxis": False,
         "line": {"shape": "hv", "color": palette.colour(0), "width": 2},
         "marker": {"symbol": "diamond", "size": 10, "color": palette.colour(0)},
     }

@@ -73,8 +73,11 @@ def seconds(value: float | None) -> str:
 
 def about(seconds_: float) -> str:
     """A duration that is only estimated, rounded up so that no one waits longer: "40 s", "3 min", "1 h 20 min"."""
-    step = 5 if seconds_ <= 60 else 60 if seconds_ <= 3600 else 600
-    return seconds(step * math.ceil(seconds_ / step)).removesuffix(" 0 s").replace("1 h 0 min", "1 h")
+    if seconds_ <= 60:
+        return f"{max(1, 5 * math.ceil(seconds_ / 5))} s" if seconds_ <= 55 else "1 min"
+    minutes = math.ceil(seconds_ / 60) if seconds_ <= 3600 else 10 * math.ceil(seconds_ / 600)
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(f"{amount} {unit}" for amount, unit in ((hours, "h"), (minutes, "min")) if amount)
 
 
 def cores(value: float | None) -> str:
@@ -122,5 +125,6 @@ def short_label(settings: LoaderSettings) -> str:
         (settings.multiprocessing_context, settings.multiprocessing_context is not None),
         ("any order", not settings.in_order),
         (f"b{settings.batch_size}", settings.batch_size is not None),
+        (settings.layout, settings.layout is not None),
     )
     return " ".join(parts + [str(text) for text, shown in flags if shown])

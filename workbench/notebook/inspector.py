@@ -12,6 +12,7 @@ from workbench.notebook.evidence import trial_details
 from workbench.notebook.palette import STATUS_WORDS
 
 MOST_ROWS = 100
+NOBODY = -1  # no trial is chosen; None would leave the list blank
 NONE_CHOSEN = "Choose a trial here, or click a point in a chart, to see its starts, windows and memory."
 
 
@@ -28,7 +29,7 @@ class Inspector:
         self._quiet = False
         self._table = W.HTML()
         self._picker = W.Dropdown(
-            options=[("none", None)], description="Trial", layout=W.Layout(width="100%", max_width="640px")
+            options=[("none", NOBODY)], description="Trial", layout=W.Layout(width="100%", max_width="640px")
         )
         self._picker.style.description_width = "auto"
         self._picker.observe(self._picked, "value")
@@ -39,7 +40,7 @@ class Inspector:
     @property
     def key(self) -> int | None:
         """Position of the chosen trial in the sweep, or None."""
-        return self._picker.value
+        return self._picker.value if self._picker.value != NOBODY else None
 
     @property
     def trial(self) -> Any:
@@ -52,9 +53,9 @@ class Inspector:
         """Shows the trials of `results`, keeping the choice."""
         self._results = results
         rows = tables.ordered(results) if results is not None else []
-        options = [("none", None), *((_option(trial), key) for key, trial in rows)]
+        options = [("none", NOBODY), *((_option(trial), key) for key, trial in rows)]
         if options != list(self._picker.options):
-            kept = self.key if any(key == self.key for _, key in options) else None
+            kept = self._picker.value if any(key == self._picker.value for _, key in options) else NOBODY
             self._quiet = True
             self._picker.options = options
             self._picker.value = kept
@@ -63,8 +64,9 @@ class Inspector:
 
     def choose(self, key: int | None) -> None:
         """Chooses a trial by its key."""
-        if any(known == key for _, known in self._picker.options):
-            self._picker.value = key
+        wanted = NOBODY if key is None else key
+        if any(known == wanted for _, known in self._picker.options):
+            self._picker.value = wanted
 
     def _picked(self, _: dict[str, Any]) -> None:
         if not self._quiet:

@@ -54,7 +54,7 @@ def rings(recommended: Point | None, current: Point | None, theme: Theme, place:
     """A ring around the recommended point and a square around the current one."""
     drawn = []
     for point, name, symbol, size in (
-        (current, "your settings now", "square-open", 17),
+        (current, "your settings", "square-open", 17),
         (recommended, "recommended", "circle-open", 21),
     ):
         if point and point.measured:

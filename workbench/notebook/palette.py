@@ -13,6 +13,7 @@ SEQUENTIAL = "Cividis"  # J. R. Nuñez et al., PLoS ONE 13(7) e0199239: reads al
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 FONT_SIZE = 13
+LEGEND_WORDS_PX = 92  # "measuring now": columns of one width, as many as the plot has room for
 
 # What a settings that gave no answer looks like: a shape of its own, in the colour of warnings.
 STATUS_MARKERS = {
@@ -124,6 +125,8 @@ def layout(theme: Theme, title: str, subtitle: str = "", **more: Any) -> dict[st
             "y": 0,
             "yref": "container",
             "yanchor": "bottom",
+            "entrywidthmode": "pixels",
+            "entrywidth": LEGEND_WORDS_PX,
             "font": {"color": theme.muted, "size": FONT_SIZE - 1},
         },
         "hoverlabel": {"align": "left", "font": {"family": FONT, "size": FONT_SIZE - 1}},

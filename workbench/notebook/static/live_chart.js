@@ -86,7 +86,7 @@ function headed(heading, layout) {
   subtitle.textContent = written.querySelector("span")?.textContent ?? "";
   heading.replaceChildren(title, subtitle);
   layout.title = { text: "" };
-  layout.margin.t = PLOT_TOP_PX;
+  layout.margin = { ...layout.margin, t: PLOT_TOP_PX };
 }
 
 function applied(figure, changes) {

@@ -1,0 +1,61 @@
+"""A diagnosis as HTML: every number with its interval, every word of the user's escaped, bars as long as the rates."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import xml.etree.ElementTree as ElementTree
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.diagnosis import Diagnosis
+from workbench.notebook import verdict
+
+
+def diagnosis(**more) -> Diagnosis:
+    """A loader that is half as fast as its step."""
+    known = Diagnosis(
+        bound="input",
+        cause="CPU in <decode>",
+        confidence="high",
+        loader_samples_per_second=100.0,
+        step_samples_per_second=200.0,
+        combined_samples_per_second=99.0,
+        moved_samples_per_second=None,
+        intervals={"loader": (95.0, 105.0), "step": (190.0, 210.0), "combined": (90.0, 108.0)},
+        input_wait_fraction=0.5,
+        headroom=2.0,
+        headroom_interval=(1.9, 2.1),
+        evidence=("loader alone 100 samples/s",),
+        next_step="use more workers",
+        refuted_by="more workers do not help",
+        notes=("<no accelerator>",),
+        settings=LoaderSettings(),
+        stages=None,
+        stages_combined=None,
+        starts=2,
+    )
+    return dataclasses.replace(known, **more)
+
+
+def test_the_box_says_what_binds_how_much_there_is_to_gain_and_what_to_do():
+    root = ElementTree.fromstring(f"<div>{verdict.verdict_html(diagnosis())}</div>")
+    words = " ".join("".join(root.itertext()).split())
+    assert "The loader holds the training back: CPU in <decode>" in words
+    assert "at most 2.0 times the speed (95 %: 1.90 to 2.10); confidence high." in words
+    assert "Next: use more workers" in words and "<no accelerator>" in words
+
+
+def test_bars_are_as_long_as_the_rates_and_leave_out_what_is_not_known():
+    picture = verdict.rate_bars(diagnosis())
+    widths = [float(width) for width in re.findall(r'<rect x="\d+" y="\d+" width="([\d.]+)"', picture)]
+    assert len(widths) == 3
+    assert [round(width / widths[0], 2) for width in widths] == [1.0, 2.0, 0.99]
+    assert "100 samples/s ± 5 %" in picture and "loader and copy" not in picture
+    assert "loader and copy" in verdict.rate_bars(diagnosis(moved_samples_per_second=90.0))
+
+
+def test_every_bound_has_a_headline():
+    for bound in ("input", "compute", "transfer", "sync", "balanced", "unknown"):
+        assert f"<strong>{verdict.HEADLINES[bound]}</strong>" in verdict.verdict_html(
+            diagnosis(bound=bound, cause=None)
+        )
