@@ -68,7 +68,7 @@ def test_knobs_that_are_not_listed_keep_what_the_loader_has():
         ({"multiprocessing_context": ["thread"]}, r"'thread'.*fork"),
         ({"num_workers": []}, r"num_workers=\[\]"),
         ({"num_worker": [1]}, r"did you mean num_workers"),
-        ({"colour": [1]}, r"the knobs are num_workers"),
+        ({"weather": [1]}, r"the knobs are num_workers"),
     ],
 )
 def test_nonsense_is_named_with_its_value_when_the_space_is_made(knobs, says):

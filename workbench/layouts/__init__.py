@@ -1,8 +1,10 @@
 """Fix the file format: layouts, and conversion from any to any."""
 
+from workbench.layouts.choosing import layout_loader
 from workbench.layouts.comparison import PreparedLayout, prepare_layouts
 from workbench.layouts.conversion import convert
 from workbench.layouts.conversion_run import Conversion, Progress
+from workbench.layouts.cost import Payback, payback
 from workbench.layouts.manifest import Manifest, read_manifest, write_manifest
 from workbench.layouts.parquet_settings import ParquetOptions, RowGroupAdvice, advise_row_groups
 from workbench.layouts.plan import ShardAdvice, advise_shards
@@ -18,6 +20,7 @@ __all__ = [
     "FileEntry",
     "Manifest",
     "ParquetOptions",
+    "Payback",
     "PreparedLayout",
     "Progress",
     "RowGroupAdvice",
@@ -29,8 +32,10 @@ __all__ = [
     "advise_row_groups",
     "advise_shards",
     "convert",
+    "layout_loader",
     "open_dataset",
     "open_remote",
+    "payback",
     "prepare_layouts",
     "read_manifest",
     "resize_images",

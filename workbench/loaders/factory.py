@@ -12,6 +12,8 @@ from workbench.errors import SettingsError, SourceError
 from workbench.loaders.settings import KNOBS, LoaderSettings
 
 REQUIRED = inspect.Parameter.empty
+NOT_FOR_DATALOADER = ("batch_on_worker", "layout")
+KEPT_WHERE_NONE = ("batch_size", "layout")  # None keeps what the factory has
 
 
 class Unknown:
@@ -39,9 +41,9 @@ class FactorySignature:
     def accepts(self, knob: str) -> bool:
         """Whether the factory can be called with the knob.
 
-        `batch_on_worker` is not an argument of DataLoader, so `**kw` does not take it.
+        `batch_on_worker` and `layout` are no arguments of DataLoader, so `**kw` does not take them.
         """
-        return self.names(knob) or (self.takes_all and knob != "batch_on_worker")
+        return self.names(knob) or (self.takes_all and knob not in NOT_FOR_DATALOADER)
 
 
 def signature_of(factory: Callable, name: str) -> FactorySignature:
@@ -91,7 +93,7 @@ def arguments_for(signature: FactorySignature, settings: LoaderSettings, name: s
     number of workers it does not go with; what means nothing for these settings is said as None or False.
 
     Raises:
-        SourceError: If the factory asks for a `batch_size` and the settings have none.
+        SourceError: If the factory asks for a `batch_size` or a `layout` and the settings have none.
     """
     spoken = settings.loader_kwargs()
     arguments = {knob: value for knob, value in spoken.items() if signature.takes_all or signature.names(knob)}
@@ -99,9 +101,9 @@ def arguments_for(signature: FactorySignature, settings: LoaderSettings, name: s
         if not signature.names(knob):
             continue
         default = signature.defaults[knob]
-        if value is None and knob == "batch_size":
+        if value is None and knob in KEPT_WHERE_NONE:
             if default is REQUIRED:
-                raise SourceError(f"{name} asks for batch_size and the settings have none; give batch_size a default")
+                raise SourceError(f"{name} asks for {knob} and the settings have none; give {knob} a default")
         elif value is None and knob == "multiprocessing_context" and settings.num_workers and default is not REQUIRED:
             continue  # None keeps what the factory has
         else:
@@ -124,6 +126,8 @@ def unheard(signature: FactorySignature, settings: LoaderSettings) -> dict[str, 
 def default_settings(signature: FactorySignature) -> LoaderSettings | None:
     """The settings that a call without arguments means; None when the signature does not tell the workers."""
     defaults = {k: v for k, v in signature.defaults.items() if k in KNOBS and k != "batch_size"}
+    if not isinstance(defaults.get("layout", ""), str) and defaults["layout"] is not REQUIRED:
+        del defaults["layout"]  # the factory's own object, or not told: None keeps it
     if "num_workers" not in defaults or any(v is REQUIRED or v is Unknown for v in defaults.values()):
         return None
     try:

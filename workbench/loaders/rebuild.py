@@ -51,10 +51,15 @@ def rebuilt(loader: DataLoader, settings: LoaderSettings) -> DataLoader:
     form depends on the number of workers. At 0 workers a `timeout` is dropped, which DataLoader refuses there.
 
     Raises:
-        SourceError: If the settings change a batch size that this loader does not have, or the loader's class keeps
-            live parts that its constructor cannot be made to repeat.
+        SourceError: If the settings name a layout or change a batch size that this loader does not have, or the
+            loader's class keeps live parts that its constructor cannot be made to repeat.
     """
     settings.loader_kwargs()  # refuses what the installed torch cannot do
+    if settings.layout is not None:
+        raise SourceError(
+            f"layout={settings.layout!r} cannot be set on a {type(loader).__name__}, whose dataset is made already; "
+            "hand over a factory with a keyword argument layout"
+        )
     if live_parts(loader):
         return _constructed(loader, settings)
     twin = portable(loader)

@@ -37,6 +37,8 @@ class LoaderSettings:
             context object is read as its start method.
         in_order: False lets a batch that is ready pass one that is not.
         batch_size: Samples a batch; None keeps what the loader has. Changing it changes training.
+        layout: Which copy of the data is read ("files", "tar", "parquet", or any word the factory knows); None keeps
+            what the loader has. Only a factory that names `layout` can turn it.
 
     Raises:
         SettingsError: If a value is one that no DataLoader accepts.
@@ -50,6 +52,7 @@ class LoaderSettings:
     multiprocessing_context: str | None = None
     in_order: bool = True
     batch_size: int | None = None
+    layout: str | None = None
 
     def __post_init__(self) -> None:
         checked = {
@@ -57,6 +60,7 @@ class LoaderSettings:
             "prefetch_factor": _whole_number("prefetch_factor", self.prefetch_factor, at_least=1, or_none=True),
             "multiprocessing_context": _start_method(self.multiprocessing_context),
             "batch_size": _whole_number("batch_size", self.batch_size, at_least=1, or_none=True),
+            "layout": _word("layout", self.layout),
         }
         for knob in ("pin_memory", "persistent_workers", "batch_on_worker", "in_order"):
             checked[knob] = _truth(knob, getattr(self, knob))
@@ -76,7 +80,7 @@ class LoaderSettings:
     def loader_kwargs(self) -> dict[str, Any]:
         """Keyword arguments for `torch.utils.data.DataLoader`, and only those it accepts for these values.
 
-        `batch_on_worker` is not a DataLoader argument and never among them; `batch_size` and
+        `batch_on_worker` and `layout` are no DataLoader arguments and never among them; `batch_size` and
         `multiprocessing_context` are there only when they are set.
 
         Raises:
@@ -130,6 +134,7 @@ class LoaderSettings:
             f"started by {self.multiprocessing_context}": self.multiprocessing_context is not None,
             "any order": not self.in_order,
             f"batch size {self.batch_size}": self.batch_size is not None,
+            f"layout {self.layout}": self.layout is not None,
         }
         return ", ".join(parts + [word for word, said in words.items() if said])
 
@@ -167,6 +172,12 @@ def _start_method(value: Any) -> str | None:
     raise SettingsError(
         f"multiprocessing_context={value!r} must be one of {names}, or None; give for instance 'forkserver'"
     )
+
+
+def _word(knob: str, value: Any) -> str | None:
+    if value is None or (isinstance(value, str) and value and value == value.strip()):
+        return value
+    raise SettingsError(f"{knob}={value!r} must be a word, or None; give for instance {knob}='tar'")
 
 
 def _closest(name: Any) -> str:

@@ -74,9 +74,9 @@ class LoaderSource:
     def accepts(self, knob: str) -> bool:
         """Whether the knob can be turned.
 
-        A DataLoader takes all; `batch_size` only if it has one of its own, and `batch_on_worker` only if it forms
-        batches from samples. A factory takes what its signature names; `batch_on_worker` can also be applied to the
-        DataLoader that it returns.
+        A DataLoader takes all but `layout`; `batch_size` only if it has one of its own, and `batch_on_worker` only if
+        it forms batches from samples. A factory takes what its signature names; `batch_on_worker` can also be applied
+        to the DataLoader that it returns.
         """
         if knob not in KNOBS:
             return False
@@ -86,6 +86,8 @@ class LoaderSource:
         from workbench.loaders import batching, rebuild
 
         loader = self._resolved()
+        if knob == "layout":
+            return False
         if knob == "batch_size":
             return rebuild.batch_size_is_free(loader)
         return batching.can_batch_on_worker(loader) if knob == "batch_on_worker" else True

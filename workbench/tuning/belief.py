@@ -39,6 +39,7 @@ OTHERS = {
     "in_order": 0.02,
     "batch_on_worker": 0.3,
     "batch_size": 0.3,
+    "layout": 0.8,
 }
 NO_WORKERS_AT = -1.5  # where 0 workers stand on the scale of log2(workers): near one worker, and not next to it
 

@@ -123,7 +123,8 @@ def _settings_in(data: Any) -> LoaderSettings:
         return LoaderSettings.from_dict(kwargs)
     if not isinstance(data.get("loader_kwargs"), dict):
         raise ValueError("no loader_kwargs in it")
-    return LoaderSettings.from_dict({**data["loader_kwargs"], "batch_on_worker": data.get("batch_on_worker", False)})
+    beside = {"batch_on_worker": data.get("batch_on_worker", False), "layout": data.get("layout")}
+    return LoaderSettings.from_dict({**data["loader_kwargs"], **beside})
 
 
 def _read_yaml(text: str) -> Any:
@@ -136,7 +137,7 @@ def _read_yaml(text: str) -> Any:
 
 
 def _read_python(text: str) -> dict[str, Any]:
-    names = {"LOADER_KWARGS": "loader_kwargs", "BATCH_ON_WORKER": "batch_on_worker"}
+    names = {"LOADER_KWARGS": "loader_kwargs", "BATCH_ON_WORKER": "batch_on_worker", "LAYOUT": "layout"}
     found: dict[str, Any] = {}
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):

@@ -72,7 +72,7 @@ def fit(
         stages: What a batch was seen to cost inside the workers and in the main process; taken in place of what the
             trials only let one guess.
     """
-    same = [trial for trial in trials if trial.settings.batch_size in (None, _own_batch_size(probe))] or list(trials)
+    same = [trial for trial in trials if _reads_like_current(trial.settings, probe)] or list(trials)
     rates = {trial.settings: trial.batches_per_second or 0.0 for trial in same if trial.batches_per_second}
     with_workers = {one: value for one, value in rates.items() if one.num_workers}
     alone = [1 / value for one, value in rates.items() if one.num_workers == 0]
@@ -114,8 +114,10 @@ def _with_stages(costs: Costs, stages: StageCosts | None) -> Costs:
     )
 
 
-def _own_batch_size(probe: Probe | None) -> int | None:
-    return probe.current.batch_size if probe and probe.current else None
+def _reads_like_current(settings: LoaderSettings, probe: Probe | None) -> bool:
+    """Whether a batch has the size and the layout that the user's own settings give it."""
+    own = probe.current if probe and probe.current else LoaderSettings()
+    return settings.batch_size in (None, own.batch_size) and settings.layout in (None, own.layout)
 
 
 def _samples(trials: Sequence[TrialResult], probe: Probe | None) -> float | None:

@@ -43,6 +43,7 @@ GUIDED_ORDER = (
     "multiprocessing_context",
     "in_order",
     "batch_size",
+    "layout",
 )
 RUNS_AFTER_THE_FIRST_LOOK = 10  # about what a race still starts once every kind was looked at, for a progress bar
 
@@ -148,10 +149,10 @@ class Grid:
 class Race:
     """A short look at one settings of every kind, then starts only where changing the choice may still gain something.
 
-    Settings are of one kind when they have the same workers, batch size and way to form batches; within a kind,
-    prefetch depth and the like are tried where the kind leads. What a start would gain on average is computed from all
-    runs together (`belief`), so that no settings is dropped for one unlucky start, and none is started again that
-    could only win by a hair. The favourite is then measured longer and checked; one that fails makes room for the
+    Settings are of one kind when they have the same workers, batch size, layout and way to form batches; within a
+    kind, prefetch depth and the like are tried where the kind leads. What a start would gain on average is computed
+    from all runs together (`belief`), so that no settings is dropped for one unlucky start, and none is started again
+    that could only win by a hair. The favourite is then measured longer and checked; one that fails makes room for the
     next.
 
     Attributes:
@@ -386,10 +387,14 @@ def _kinds(progress: Progress) -> list[LoaderSettings]:
     base = progress.current or LoaderSettings()
     kinds: dict[tuple[object, ...], LoaderSettings] = {}
     for one in sorted(progress.candidates, key=lambda one: (_apart(one, base), one.prefetch_factor or 0)):
-        kinds.setdefault((one.num_workers, one.batch_on_worker, one.batch_size), one)
+        kinds.setdefault(_kind(one), one)
     if base in progress.candidates:
-        kinds[(base.num_workers, base.batch_on_worker, base.batch_size)] = base
+        kinds[_kind(base)] = base
     return list(kinds.values())
+
+
+def _kind(settings: LoaderSettings) -> tuple[object, ...]:
+    return settings.num_workers, settings.batch_on_worker, settings.batch_size, settings.layout
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:

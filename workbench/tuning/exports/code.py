@@ -8,7 +8,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.exports.document import Document
 
 # TrainingArguments has no field for these knobs; a Trainer subclass has to pass them itself.
-NOT_IN_TRAINING_ARGUMENTS = ("multiprocessing_context", "in_order", "batch_on_worker")
+NOT_IN_TRAINING_ARGUMENTS = ("multiprocessing_context", "in_order", "batch_on_worker", "layout")
 
 
 def as_python(document: Document) -> str:
@@ -86,7 +86,8 @@ def _imports(document: Document) -> list[str]:
 
 def _constants(document: Document) -> list[str]:
     lines = _assignment("LOADER_KWARGS", document.loader_kwargs)
-    return lines + (["BATCH_ON_WORKER = True"] if _on_worker(document) else [])
+    lines += ["BATCH_ON_WORKER = True"] if _on_worker(document) else []
+    return lines + ([f"LAYOUT = {document.settings.layout!r}"] if document.settings.layout is not None else [])
 
 
 def _build(document: Document, dataset: str, kwargs: str) -> str:

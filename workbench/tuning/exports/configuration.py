@@ -31,6 +31,8 @@ def _data(document: Document) -> dict[str, Any]:
     data: dict[str, Any] = {"loader_kwargs": document.loader_kwargs}
     if document.settings.batch_on_worker:
         data["batch_on_worker"] = True
+    if document.settings.layout is not None:
+        data["layout"] = document.settings.layout
     if document.provenance:
         data["provenance"] = document.provenance
     return data

@@ -80,6 +80,11 @@ def _notes(settings: LoaderSettings, trial: TrialResult | None, probe: Probe | N
             "Whole batches are formed by the workers: workbench.loaders.batching.whole_batches(loader) does it to a "
             "DataLoader; or give it batch_size=None and a dataset that yields batches."
         )
+    if settings.layout is not None:
+        notes.append(
+            f"The dataset is the {settings.layout} copy of the data, which no argument of DataLoader says: open that "
+            "copy, for instance with workbench.open_dataset."
+        )
     method = start_method_of(settings, trial)
     if note := start_method_note(settings, trial, probe):
         notes.append(note)
