@@ -300,3 +300,46 @@ def test_a_notebook_shows_text_and_a_table_without_scripts_and_escapes_what_user
 
 def test_the_text_form_carries_the_recommendation():
     assert "Keep your current settings, 0 workers" in repr(results(trials({W0: around(100)})))
+
+
+def test_what_binds_and_what_would_help_next_is_said():
+    cpu = {"cpu_cores_used": 1.0}
+    found = trials({W0: around(100), W1: around(100)}, **cpu) + trials(
+        {W2: around(200), W4: around(201)}, cpu_cores_used=2.0
+    )
+
+    text = results(found, machine={"usable_cores": 2.0}).recommendation
+
+    assert "What binds: the cores" in text and "more workers cannot help" in text
+    assert "Predicted: twice the cores (4) and 4 workers would give 2 times this rate" in text
+
+
+def test_more_workers_than_were_tried_are_held_out_where_workers_bind():
+    found = trials({W0: around(100), W1: around(99), W2: around(198), W4: around(396)}, cpu_cores_used=0.1)
+
+    text = results(found, machine={"usable_cores": 16.0}).recommendation
+
+    assert "What binds: the workers" in text and "8 workers, more than were tried, would give 2 times" in text
+
+
+def test_what_was_only_looked_at_waits_for_a_check_before_it_is_recommended():
+    checked, looked = trials({W2: around(200)}), trials({W4: [400.0]}, screened=True)
+
+    ranking = rank(checked + looked, None)
+
+    assert ranking.order[0].settings == W2
+    assert rank(checked + looked, None, checked_only=False).order[0].settings == W4
+    assert rank(looked, None).order[0].settings == W4
+
+
+def test_settings_that_were_only_looked_at_get_the_edge_of_those_that_restart_alike():
+    kept = LoaderSettings(num_workers=2, persistent_workers=True)
+    found = (
+        trials({W2: around(1000, 0.001)}, epoch_edge_seconds=0.5)
+        + trials({W4: [1010.0]}, screened=True)
+        + trials({kept: around(1000, 0.001)}, epoch_edge_seconds=0.0)
+    )
+
+    ranking = rank(found, None, probe_of(epoch_samples=1000), checked_only=False)
+
+    assert ranking.order[0].settings == kept and ranking.order[-1].settings in (W2, W4)

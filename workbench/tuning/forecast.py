@@ -17,7 +17,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.stages import StageCosts
 from workbench.tuning.fitting import Model, fit
-from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes
+from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
 from workbench.tuning.ranking import counts
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 UNKNOWN_ERROR = 0.15  # relative error claimed while too few trials were run to see it
 LEAST_ERROR = 0.03  # two starts of the same settings differ by as much
 FEWEST_TO_SEE_AN_ERROR = 3
+GAIN_WORTH_SAYING = 0.2  # a prediction of less is not held out as a hope
 NEAR_BOUND = 0.05  # a second bound this close to the first is named too
 
 
@@ -208,14 +209,66 @@ def forecast_from(
     return Forecast(tuple(found), model, tuple(rate_errors), tuple(memory_errors), supposed)
 
 
-def binding(results: Results, settings: LoaderSettings) -> Prediction | None:
-    """What binds these settings of a sweep, or None where its trials cannot tell."""
+def binding_words(results: Results) -> list[str]:
+    """What binds the recommended settings of a sweep and what would help next, by a model of its trials.
+
+    Empty where the trials cannot tell, or where no workers are best, which has reasons of its own.
+    """
+    best = results.best
     known = [trial for trial in results.trials if counts(trial)]
-    if len(known) < 2 or not any(trial.settings.num_workers for trial in known):
-        return None
-    here = float(results.machine.get("usable_cores") or 1)
-    model = fit(known, results.probe, here, bool(results.options.get("step")))
-    return _predict(model, settings, None, UNKNOWN_ERROR, results.trial(settings))
+    if best is None or not best.num_workers or len(known) < 2:
+        return []
+    here, paced = float(results.machine.get("usable_cores") or 1), bool(results.options.get("step"))
+    model = fit(known, results.probe, here, paced)
+    said = said_of(_predict(model, best, None, UNKNOWN_ERROR, results.trial(best)))
+    if not said:
+        return []
+    more = _with_more(model, best, here, max(trial.settings.num_workers for trial in known))
+    return [f"{said} (By a model fitted to these trials.){more}"]
+
+
+def _with_more(model: Model, best: LoaderSettings, cores: float, most_tried: int) -> str:
+    """What twice the cores, or twice the workers, are predicted to give, where those are what binds."""
+    here = model.batches_per_second(best)
+    bare = rate(best, model.costs)
+    if here is None or bare is None:
+        return ""
+    if bare[1] == "cores":
+        wide = best.replaced(num_workers=max(best.num_workers, round(2 * cores)))
+        there = rate(wide, replace(model.costs, cores=2 * cores))
+        what = f"twice the cores ({2 * cores:g}) and {wide.num_workers} workers"
+    elif bare[1] == "workers" and best.num_workers == most_tried:
+        wide = best.replaced(num_workers=2 * most_tried)
+        there, what = rate(wide, model.costs), f"{wide.num_workers} workers, more than were tried,"
+    else:
+        return ""
+    if there is None or there[0] < (1 + GAIN_WORTH_SAYING) * bare[0]:
+        return ""
+    return f" Predicted: {what} would give {there[0] / bare[0]:.2g} times this rate."
+
+
+def why_not_run(
+    trials: Sequence[TrialResult], settings: Sequence[LoaderSettings], probe: Probe | None, cores: float, paced: bool
+) -> dict[LoaderSettings, str]:
+    """For settings that a finished search left out, what they were expected to give, as a reason to show."""
+    known = [trial for trial in trials if counts(trial)]
+    if not known or not settings:
+        return dict.fromkeys(settings, _LEFT_OUT.format("nothing else could be rated"))
+    model = fit(known, probe, cores, paced)
+    top = max(trial.samples_per_second or 0.0 for trial in known)
+    found = {}
+    for one in settings:
+        expected = _predict(model, one, None, UNKNOWN_ERROR, None).samples_per_second
+        if expected is None:
+            found[one] = _LEFT_OUT.format("no gain over those that were run was expected")
+        else:
+            found[one] = _LEFT_OUT.format(
+                f"about {_number(expected)} samples/s expected (predicted), where the fastest gave {_number(top)}"
+            )
+    return found
+
+
+_LEFT_OUT = "not run: {}; strategy='grid' measures every settings."
 
 
 # -- predicting --
@@ -328,7 +381,7 @@ def said_of(prediction: Prediction) -> str:
     close = [
         name
         for name, limit in prediction.limits.items()
-        if name != prediction.bound and limit <= (1 + NEAR_BOUND) * lowest
+        if name not in (prediction.bound, "workers") and limit <= (1 + NEAR_BOUND) * lowest
     ]
     also = f" Close behind: {'; '.join(BOUND_WORDS[name] for name in close)}." if close else ""
     return f"What binds: {BOUND_WORDS[prediction.bound]}.{also} What would help next: {NEXT_WORDS[prediction.bound]}."

@@ -36,6 +36,9 @@ NEXT_WORDS = {
     "order": "a larger prefetch_factor, or in_order=False where the order of batches may change",
     "step": "a faster training step; loading is not what limits it",
 }
+# Of bounds that lie close together, the one is named that more workers cannot move.
+_NAMED_FIRST = ("step", "hand-over", "storage", "cores", "order", "workers", "alone")
+AS_GOOD_AS_BINDING = 0.05
 PLAYED_BATCHES = 600  # enough for a tail of one in a hundred to come up six times
 TAIL_TIMES = 3.0  # a longest batch this many times the usual one is a tail
 TAIL_WORTH_PLAYING = 0.03  # share of all loading time that the tail must cost
@@ -121,8 +124,9 @@ def rate(settings: LoaderSettings, costs: Costs) -> tuple[float, str] | None:
     limits = {name: limit for name, limit in bounds(settings, costs).items() if math.isfinite(limit)}
     if not limits:
         return None
-    binding = min(limits, key=limits.__getitem__)
-    return limits[binding], binding
+    lowest = min(limits.values())
+    close = [name for name, limit in limits.items() if limit <= (1 + AS_GOOD_AS_BINDING) * lowest]
+    return lowest, next(name for name in _NAMED_FIRST if name in close)
 
 
 def memory_bytes(settings: LoaderSettings, costs: Costs) -> int | None:

@@ -11,7 +11,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate
-from workbench.tuning.trials import surely_slower
+from workbench.tuning.trials import SURE_LOSS_OF_A_SINGLE_START, surely_slower
 
 EQUAL_WITHIN = 0.02  # rates within 2 % are practically equal, however narrow their intervals
 # Further than this below the leader a setting is not preferred for being cheap, however wide the intervals are.
@@ -176,6 +176,15 @@ def _tied(field: list[_Entrant], fastest: _Entrant, current: LoaderSettings | No
         if share >= 1 - EQUAL_WITHIN or (near and not surely_slower(one.worth, fastest.worth)):
             tied.append(one)
     return tied
+
+
+def _may_be_faster(one: _Entrant, fastest: _Entrant) -> bool:
+    """Whether it is open which is faster; where the spread between starts is hardly known, a single start that lies
+    far below settles it all the same, unless the machine was busy."""
+    if surely_slower(one.worth, fastest.worth):
+        return False
+    single = one.worth.starts == 1 and not any(run.noisy for run in (*one.trial.runs, *fastest.trial.runs))
+    return not (single and one.rate < (1 - SURE_LOSS_OF_A_SINGLE_START) * fastest.rate)
 
 
 def _choose(tied: list[_Entrant], current: LoaderSettings | None) -> tuple[_Entrant, bool]:

@@ -144,7 +144,9 @@ def results_of(record: SweepRecord, runs: Sequence[TrialRun]) -> Results:
     if why := _WHY_NOT_RUN.get(record.ending):
         for settings in record.candidates:
             if settings not in trials:
-                trials[settings] = TrialResult(settings, (TrialRun(settings, "skipped", why),), None, cores)
+                trials[settings] = _skipped(settings, why, cores)
+    elif record.ending == "finished" and len(trials) < len(record.candidates):
+        trials |= _left_out(record, trials, cores)
     place = {settings: position for position, settings in enumerate(record.candidates)}
     ordered = sorted(trials.values(), key=lambda trial: place.get(trial.settings, len(place)))
     return Results(
@@ -160,6 +162,22 @@ def results_of(record: SweepRecord, runs: Sequence[TrialRun]) -> Results:
         ending=record.ending,
         notes=record.notes,
     )
+
+
+def _left_out(
+    record: SweepRecord, trials: dict[LoaderSettings, TrialResult], cores: int
+) -> dict[LoaderSettings, TrialResult]:
+    """What a finished search saw no reason to run, each with what was expected of it."""
+    from workbench.tuning.forecast import why_not_run
+
+    left = [settings for settings in record.candidates if settings not in trials]
+    exact, paced = float(record.machine.get("usable_cores") or cores), bool(record.options.get("step"))
+    reasons = why_not_run(list(trials.values()), left, record.probe, exact, paced)
+    return {settings: _skipped(settings, reasons[settings], cores) for settings in left}
+
+
+def _skipped(settings: LoaderSettings, why: str, cores: int) -> TrialResult:
+    return TrialResult(settings, (TrialRun(settings, "skipped", why),), None, cores)
 
 
 def load_results(path: str | os.PathLike[str], name: str | None = None) -> Results:
