@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from workbench import errors, lab, machine, samples
+    from workbench import errors, lab, layouts, machine, samples
     from workbench.errors import WorkbenchError
+    from workbench.layouts.choosing import layout_loader
+    from workbench.layouts.comparison import prepare_layouts
     from workbench.layouts.conversion import convert
     from workbench.layouts.reader import ShardedReader, open_dataset
     from workbench.loaders.settings import LoaderSettings
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from workbench.measure.trial import measure
     from workbench.notebook.panel import TuningPanel
     from workbench.notebook.report import write_report
+    from workbench.review.batches import check_first_batch
+    from workbench.review.expectations import learn_expectations
     from workbench.review.manifest import make_manifest, verify
     from workbench.review.rank_meter import RankMeter
     from workbench.review.resume import resume_test
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from workbench.tuning.space import SearchSpace
     from workbench.tuning.sweep import Sweep
 
-_MODULES = ("errors", "lab", "machine", "measure", "samples")  # the room `measure` can be called: it is its function
+_MODULES = ("errors", "lab", "layouts", "machine", "measure", "samples")  # `measure` can be called: it is its function
 _HOMES = {
     "LoaderSettings": "workbench.loaders.settings",
     "LoaderSource": "workbench.loaders.source",
@@ -46,14 +50,18 @@ _HOMES = {
     "Sweep": "workbench.tuning.sweep",
     "TuningPanel": "workbench.notebook.panel",
     "WorkbenchError": "workbench.errors",
+    "check_first_batch": "workbench.review.batches",
     "convert": "workbench.layouts.conversion",
     "diagnose": "workbench.measure.diagnosis",
     "export": "workbench.tuning.export",
     "forecast": "workbench.tuning.forecast",
+    "layout_loader": "workbench.layouts.choosing",
+    "learn_expectations": "workbench.review.expectations",
     "load_results": "workbench.tuning.results",
     "load_settings": "workbench.tuning.export",
     "make_manifest": "workbench.review.manifest",
     "open_dataset": "workbench.layouts.reader",
+    "prepare_layouts": "workbench.layouts.comparison",
     "profile": "workbench.measure.trace_recording",
     "read_trace": "workbench.measure.trace",
     "resume_test": "workbench.review.resume",
