@@ -369,3 +369,11 @@ def test_the_calling_process_is_as_it_was():
     with TrialServer(faulty.make()) as server:
         server.run(TWO, QUICK)
     assert state() == before
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_worker_that_dies_before_the_first_batch_is_named_by_its_exit_code(at):
+    with TrialServer(faulty.make("exits", at=at, only_in_worker=True)) as server:
+        run = server.run(TWO, QUICK)
+    assert run.status == "failed"
+    assert "exited with code 3" in run.reason

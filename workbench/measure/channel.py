@@ -15,13 +15,18 @@ class Channel:
     """The trial's ends of the two pipes to its warden.
 
     Attributes:
-        workers: The loader's worker processes, once there are some; their exit codes explain an error.
+        stream: The `Stream` that batches come from, once there is one.
     """
 
     def __init__(self, report: int, control: int) -> None:
         self._report, self._control = report, control
         self._stop = False
-        self.workers: list[Any] = []
+        self.stream: Any = None
+
+    @property
+    def workers(self) -> list[Any]:
+        """The loader's worker processes of this epoch; their exit codes explain an error."""
+        return list(getattr(getattr(self.stream, "iterator", None), "_workers", ()))
 
     def send(self, **message: Any) -> None:
         """Writes one JSON line."""

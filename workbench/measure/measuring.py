@@ -26,13 +26,12 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
     if plan["measure_growth"]:
         gc.freeze()  # else the collector's first pass in a worker un-shares what it inherited, which looks like growth
     done: dict[str, Any] = {"start_method": _start_method(loader, settings)}
-    stream = Stream(loader, _counter_when_known(task), step, progress_counter(task))
+    stream = channel.stream = Stream(loader, _counter_when_known(task), step, progress_counter(task))
     channel.send(phase="first batch")
     try:
         done["first_batch_seconds"], batch = stream.start()
     except StopIteration:
         raise EmptyLoaderError(why_empty(loader)) from None
-    channel.workers += getattr(stream.iterator, "_workers", [])
     if task["samples_per_batch"] is None:
         stream.count = make_counter(batch, task["batch_size_hint"])
         stream.samples = stream.count(batch)

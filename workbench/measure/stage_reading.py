@@ -82,13 +82,12 @@ class Tap:
         self.pin = _PinClock()
         self.batch: Any = None
         given = task["samples_per_batch"]
-        self._stream = Stream(loader, lambda batch: given or 0, self._hold, progress_counter(task))
+        self._stream = channel.stream = Stream(loader, lambda batch: given or 0, self._hold, progress_counter(task))
         channel.send(phase="first batch")
         try:
             self.first_seconds, _ = self._stream.start()
         except StopIteration:
             raise EmptyLoaderError(why_empty(loader)) from None
-        channel.workers += getattr(self._stream.iterator, "_workers", [])
         self.tensors, self.bytes = count_tensors(self.batch), batch_bytes(self.batch)
         if given is None:
             self._stream.count = make_counter(self.batch, task["batch_size_hint"])
