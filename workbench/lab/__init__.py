@@ -38,6 +38,7 @@ from workbench.lab.faults import LoaderFaults, StepFaults
 from workbench.lab.loaders import LabLoader, loader, put_on
 from workbench.lab.neighbour import noisy_neighbour
 from workbench.lab.steps import LabStep, step
+from workbench.lab.storage import SlowStorage, slow_storage
 from workbench.lab.work import burn, chill, cold_files, is_warm
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "LabLoader",
     "LabStep",
     "LoaderFaults",
+    "SlowStorage",
     "StepFaults",
     "Truth",
     "burn",
@@ -55,6 +57,7 @@ __all__ = [
     "loader",
     "noisy_neighbour",
     "put_on",
+    "slow_storage",
     "step",
     "truth",
 ]
