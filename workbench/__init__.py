@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from workbench.review.manifest import make_manifest, verify
     from workbench.review.rank_meter import RankMeter
     from workbench.review.resume import resume_test
+    from workbench.streaming.buckets import BudgetStream
+    from workbench.streaming.cache import CachedDataset
+    from workbench.streaming.loader import StreamLoader
     from workbench.streaming.packed import PackedStream
+    from workbench.streaming.packing import packing_report
+    from workbench.streaming.prefetch import DevicePrefetcher
     from workbench.streaming.stream import ShardStream
     from workbench.tuning.export import export, load_settings
     from workbench.tuning.forecast import forecast
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
 
 _MODULES = ("errors", "lab", "layouts", "machine", "measure", "samples")  # `measure` can be called: it is its function
 _HOMES = {
+    "BudgetStream": "workbench.streaming.buckets",
+    "CachedDataset": "workbench.streaming.cache",
+    "DevicePrefetcher": "workbench.streaming.prefetch",
     "LoaderSettings": "workbench.loaders.settings",
     "LoaderSource": "workbench.loaders.source",
     "PackedStream": "workbench.streaming.packed",
@@ -47,6 +55,7 @@ _HOMES = {
     "SearchSpace": "workbench.tuning.space",
     "ShardStream": "workbench.streaming.stream",
     "ShardedReader": "workbench.layouts.reader",
+    "StreamLoader": "workbench.streaming.loader",
     "Sweep": "workbench.tuning.sweep",
     "TuningPanel": "workbench.notebook.panel",
     "WorkbenchError": "workbench.errors",
@@ -61,6 +70,7 @@ _HOMES = {
     "load_settings": "workbench.tuning.export",
     "make_manifest": "workbench.review.manifest",
     "open_dataset": "workbench.layouts.reader",
+    "packing_report": "workbench.streaming.packing",
     "prepare_layouts": "workbench.layouts.comparison",
     "profile": "workbench.measure.trace_recording",
     "read_trace": "workbench.measure.trace",
