@@ -35,6 +35,11 @@ class Stream:
         self.epochs_ended = 0
         self.edges: list[float] = []
         self.arrived = time.perf_counter()
+        self._epochs_before = [
+            (sampler, sampler.epoch)
+            for sampler in _told_epochs(loader)
+            if isinstance(getattr(sampler, "epoch", None), int)
+        ]
 
     def start(self) -> tuple[float, Any]:
         """Makes the iterator and takes the first batch; returns the seconds that took, and the batch."""
@@ -96,7 +101,7 @@ class Stream:
         return self.edges[-1]
 
     def shut_down(self) -> None:
-        """Ends the workers; afterwards the stream is over."""
+        """Ends the workers and gives samplers the epoch they had; afterwards the stream is over."""
         iterator, self.iterator = self.iterator, None
         for owner in (iterator, self.loader):
             stop = getattr(owner, "_shutdown_workers", None)
@@ -105,6 +110,8 @@ class Stream:
         with contextlib.suppress(AttributeError):
             self.loader._iterator = None  # a persistent iterator would keep itself alive
         del iterator, owner
+        for sampler, epoch in self._epochs_before:
+            sampler.set_epoch(epoch)
         gc.collect()
 
 
@@ -120,7 +127,11 @@ def why_empty(loader: Any) -> str:
 
 def _advance_epoch(loader: Any, epoch: int) -> None:
     """Calls `set_epoch` on the loader's samplers as a training loop would; a sampler that refuses is left alone."""
-    for owner in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        move = getattr(owner, "set_epoch", None)
-        if callable(move):
-            move(epoch)
+    for sampler in _told_epochs(loader):
+        sampler.set_epoch(epoch)
+
+
+def _told_epochs(loader: Any) -> list[Any]:
+    """The loader's samplers that want to know the epoch's number."""
+    samplers = (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None))
+    return [sampler for sampler in samplers if callable(getattr(sampler, "set_epoch", None))]
