@@ -310,7 +310,7 @@ def asked(tmp_path_factory):
     loader.put(Question("healthy"))
     with TrialServer(loader, step=AskedStep(path)) as server:
         server.probe()
-        yield lambda question: ask(server, loader, question, starts=1)
+        yield lambda question: ask(server, loader, question, starts=2, seconds=0.1)
 
 
 TWENTY = {"device_seconds": 0.020}
@@ -333,7 +333,7 @@ SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
 def test_a_verdict_flips_with_the_fault_and_back(asked, fault, on, off):
     found = [asked(question) for question in (off, on, off)]
     right = {"storage": "input", "idle": "input", "sync": "sync"}[fault]
-    assert [each.bound for each in found] == ["compute", right, "compute"]
+    assert [each.bound for each in found] == ["compute", right, "compute"], "\n\n".join(map(str, found))
     assert {"storage": "storage wait", "idle": "idle workers", "sync": "host synchronisation"}[fault] == found[1].cause
 
 
@@ -373,7 +373,7 @@ class Quick(Dataset):
 
 def test_the_same_loader_is_the_bound_of_one_step_and_not_of_another():
     loader = DataLoader(Quick(), batch_size=4, num_workers=1)
-    fast, slow = (diagnose(loader, lab.step(device_seconds=s), starts=1, seconds=0.2) for s in (0.0002, 0.020))
+    fast, slow = (diagnose(loader, lab.step(device_seconds=s), starts=2, seconds=0.1) for s in (0.0002, 0.020))
     assert (fast.bound, slow.bound) == ("input", "compute")
     assert (fast.cause, slow.cause) == ("storage wait", "step")
     assert slow.input_wait_fraction < 0.5 < fast.input_wait_fraction
@@ -387,12 +387,11 @@ def test_the_callers_loader_and_model_stay_as_they_are():
     data = TensorDataset(torch.randn(512, 8), torch.randn(512, 1))
     loader = DataLoader(data, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(1))
     state = loader.generator.get_state()
-    found = wb.diagnose(
-        loader, (model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1)), starts=1, seconds=0.1
-    )
+    step = (model, torch.nn.MSELoss(), torch.optim.SGD(model.parameters(), 0.1))
+    found = wb.diagnose(loader, step, starts=2, seconds=0.1)
     assert torch.equal(model.weight, before) and torch.equal(loader.generator.get_state(), state)
     assert loader.worker_init_fn is None and NO_DEVICE in found.notes
-    assert found.confidence != "high"
+    assert found.moved_samples_per_second is None and found.starts == 2
 
 
 def fails(batch):
@@ -401,5 +400,10 @@ def fails(batch):
 
 def test_a_step_that_fails_is_the_users_own_error():
     with pytest.raises(ProbeError, match=r"could not be run with .*the step is broken") as caught:
-        diagnose([torch.ones(2)] * 50, fails, starts=1)
+        diagnose(DataLoader(Quick(), batch_size=4), fails)
     assert "in fails" in caught.value.traceback_text
+
+
+def test_one_start_is_refused():
+    with pytest.raises(SettingsError, match="starts=1 is too few"):
+        diagnose(DataLoader(Quick(), batch_size=4), lab.step(device_seconds=0.01), starts=1)

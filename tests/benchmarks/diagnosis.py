@@ -29,11 +29,13 @@ SECONDS = 0.25
 HEADROOM_ERROR = 0.10
 
 
-def ask(server: TrialServer, asked: AskedLoader, question: Question, starts: int = STARTS) -> Diagnosis:
+def ask(
+    server: TrialServer, asked: AskedLoader, question: Question, starts: int = STARTS, seconds: float = SECONDS
+) -> Diagnosis:
     """The diagnosis of one question."""
     asked.put(question)
     settings = LoaderSettings(num_workers=question.num_workers, persistent_workers=question.num_workers > 0)
-    return diagnose_with(server, settings, starts, SECONDS)
+    return diagnose_with(server, settings, starts, seconds)
 
 
 def examine(questions: list[Question], report: Any = None) -> list[dict[str, Any]]:

@@ -129,7 +129,12 @@ def judge(rates: Rates) -> Bound:
         return Bound("input", _confidence(rates, found, certain=False), why, disturbed=True)
     if contradiction := _contradiction(rates, bound):
         return Bound("unknown", "low", contradiction)
-    return Bound(bound, _confidence(rates, found, certain=not _doubtful_sync(rates, bound)), why, disturbed)
+    return Bound(
+        bound,
+        _confidence(rates, found, certain=not _doubtful_sync(rates, bound)),
+        why,
+        disturbed and bound == "compute",
+    )
 
 
 def side(loader_over_step: float) -> str:
@@ -156,11 +161,11 @@ def _order(rates: Rates, found: Ratio) -> tuple[str, str]:
 
 
 def _disturbed(rates: Rates) -> bool:
-    """With workers, the loop should run at the lower of both rates; losing much more is a disturbance."""
+    """With workers the loop should run at the lower of both rates; a loss beyond what others explain disturbs."""
     if not rates.num_workers:
         return False
     slower = min(rates.moved or rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
-    return ratio(slower, rates.combined).low > 1 / (1 - LOST_TOGETHER)
+    return ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
 
 
 def _contradiction(rates: Rates, bound: str) -> str:

@@ -146,8 +146,8 @@ def _idle(scene: Scene) -> Cause | None:
     return Cause(
         "idle workers",
         f"{idle} of {scene.num_workers} workers delivered no batch",
-        f"split the data into at least {scene.num_workers} shards, better several times as many, or use "
-        f"{scene.num_workers - idle} workers",
+        f"split the data into at least {scene.num_workers} shards, better several times as many; until then "
+        f"num_workers={scene.num_workers - idle} does the same",
         "every worker delivers batches once there are more shards",
     )
 

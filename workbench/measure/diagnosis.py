@@ -17,7 +17,7 @@ from statistics import mean, median
 from typing import Any
 
 from workbench import machine
-from workbench.errors import ProbeError
+from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
 from workbench.measure.bounds import Bound, Rates, SyncLook
@@ -122,7 +122,7 @@ def diagnose(
         step: Called with each batch, or a (model, loss, optimiser) triple. One that drives a device which torch does
             not know may have a method `synchronize` that waits for it.
         settings: How to run the loader; None runs it as it is.
-        starts: Most starts.
+        starts: Most starts, at least 2.
         seconds: Least length of each stretch that is timed; there are two of each kind in a start.
         samples_per_batch: Samples in every batch, where counting them would be wrong.
         on_event: As for `TrialServer`.
@@ -130,7 +130,7 @@ def diagnose(
     Raises:
         ProbeError: If loader or step fail, or the loader yields too little to time.
         SourceError: If the loader cannot be found or shipped.
-        SettingsError: If `step` is no step.
+        SettingsError: If `step` is no step, or `starts` is below 2.
     """
     from workbench.measure.training import step_of
 
@@ -143,15 +143,19 @@ def diagnose(
 
 def diagnose_with(server: TrialServer, settings: LoaderSettings, starts: int = 4, seconds: float = 0.3) -> Diagnosis:
     """The same on a server that runs already and has a step."""
+    if starts < ENOUGH_STARTS:
+        raise SettingsError(
+            f"starts={starts!r} is too few: one start says nothing about the next, give at least {ENOUGH_STARTS}"
+        )
     seen: list[Start] = []
     found: Diagnosis | None = None
-    for start in range(max(1, starts)):
+    for start in range(starts):
         plan = TrialPlan(seed=start, max_measure_seconds=2.0, measure_seconds=1e9, precision=0.0)
         verdict = server.ask("diagnose", settings, plan, seconds=seconds)
         if not verdict.get("done"):
             raise _failure(verdict, settings)
         seen.append(start_from(verdict, settings))
-        if len(seen) >= min(ENOUGH_STARTS, starts):
+        if len(seen) >= ENOUGH_STARTS:
             found = conclude(seen, settings, server.cores)
             if found.confidence == "high" and _precise(found):
                 break
