@@ -10,7 +10,7 @@ from tests import made_up_sweeps as made_up
 from workbench.errors import WorkbenchError
 from workbench.layouts.comparison import PreparedLayout
 from workbench.notebook import palette, still
-from workbench.notebook.layout_chart import layouts, layouts_figure, layouts_info
+from workbench.notebook.layout_chart import layouts, layouts_figure, layouts_info, row_words
 
 
 def settings(layout, workers=2):
@@ -45,7 +45,7 @@ def test_each_layout_is_shown_at_its_best_with_what_its_conversion_cost():
     assert info.rows[1].payback.gained_seconds == pytest.approx(7.5)
     assert info.rows[1].payback.epochs == pytest.approx(0.4)
     assert info.rows[0].payback.never, "the layout in use gains nothing over itself"
-    assert info.answer == "tar"
+    assert info.answer == "tar" and row_words(info.rows[1]) == "pays after 0.400 epochs"
     assert info.summary == (
         "use tar: 4.0 times the rate of files; converting took 3.00 s and pays after 0.400 epochs of loading"
     )
@@ -57,6 +57,7 @@ def test_what_cannot_be_told_apart_is_no_reason_to_convert():
     assert info.summary == (
         "stay with files: nothing tried is faster for certain; tar cannot be told apart from it yet"
     )
+    assert [row_words(row) for row in info.rows] == ["in use", "not told apart", "never pays"]
     assert info.rows[2].payback.never and info.rows[2].payback.gained_seconds == pytest.approx(-15.0)
 
 
@@ -69,7 +70,11 @@ def test_a_layout_without_a_rate_says_why_and_never_wins():
     broken = made_up.broken(settings("tar"), "failed", "its shard is cut short")
     info = layouts_info(sweep(made_up.trial(settings("files"), 100), broken), PREPARED)
     assert info.answer == "files" and info.rows[1].point is None
-    assert info.rows[1].why_not == "its shard is cut short" and info.rows[1].payback.epochs is None
+    assert (
+        info.rows[1].why_not == "its shard is cut short"
+        and row_words(info.rows[1]) == "no answer"
+        and info.rows[1].payback.epochs is None
+    )
     nothing = layouts_info(sweep(broken, current="tar"))
     assert nothing.summary == "no layout gave a rate; the table has the reasons"
     rescued = layouts_info(sweep(broken, made_up.trial(settings("files"), 100), current="tar"))

@@ -29,6 +29,7 @@ class LayoutRow:
         bytes: Size on disk; None where it was not prepared here.
         payback: Its conversion against the layout in use.
         told_apart: Whether its 95 % interval and that of the layout in use do not overlap.
+        in_use: Whether it is the layout in use.
     """
 
     layout: str
@@ -37,6 +38,7 @@ class LayoutRow:
     bytes: int | None
     payback: Payback
     told_apart: bool
+    in_use: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def layouts_info(results: Results, prepared: Sequence[PreparedLayout] = (), in_u
 
 def layouts_figure(info: LayoutsInfo, theme: Theme) -> Figure:
     """A mark a layout, with its interval; its name in the legend says when its conversion has paid for itself."""
-    data = [_mark(index, row, row.layout == info.in_use) for index, row in enumerate(info.rows) if row.point]
+    data = [_mark(index, row) for index, row in enumerate(info.rows) if row.point]
     answer = next((index for index, row in enumerate(info.rows) if row.layout == info.answer and row.point), None)
     if answer is not None:
         data.append(_ring(answer, info.rows[answer], theme))
@@ -122,6 +124,15 @@ def layouts_figure(info: LayoutsInfo, theme: Theme) -> Figure:
         yaxis=palette.axis(theme, "samples/s", rangemode="tozero", tickformat=",~r", nticks=7),
     )
     return finished(data, layout, theme, False, bool(data))
+
+
+def row_words(row: LayoutRow) -> str:
+    """What converting to this layout is worth, in a few words; only told where its rate can be told apart."""
+    if row.in_use:
+        return "in use"
+    if row.point is None:
+        return "no answer"
+    return payback_words(row.payback) if row.told_apart else "not told apart"
 
 
 def payback_words(cost: Payback) -> str:
@@ -141,7 +152,7 @@ def _row(
     seconds = 0.0 if in_use else kept.convert_seconds if kept else None
     rates = (base.samples_per_second if base else None, point.samples_per_second if point else None)
     cost = payback(seconds, samples, *rates) if samples is not None else Payback(None, seconds, None)
-    return LayoutRow(name, point, why_not, kept.bytes if kept else None, cost, _apart(point, base))
+    return LayoutRow(name, point, why_not, kept.bytes if kept else None, cost, _apart(point, base), in_use)
 
 
 def _apart(one: Point | None, other: Point | None) -> bool:
@@ -179,10 +190,10 @@ def _summary(rows: tuple[LayoutRow, ...], answer: LayoutRow) -> str:
     return f"{told}; converting took {cost} and {payback_words(answer.payback)} of loading"
 
 
-def _mark(index: int, row: LayoutRow, in_use: bool) -> Figure:
+def _mark(index: int, row: LayoutRow) -> Figure:
     point = row.point
     size = [f"{format_bytes(row.bytes)} on disk"] if row.bytes is not None else []
-    words = "in use" if in_use else payback_words(row.payback)
+    words = row_words(row)
     ink = palette.colour(index)
     return {
         "type": "scatter",
