@@ -10,7 +10,7 @@ start of the workers that a reading found.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 NOISE_BYTES = 4 << 20
 """Growth below this for each process, plus `NOISE_SHARE` of what is held, is noise: arenas that fill once, a module
@@ -51,6 +51,10 @@ class Growth:
         established: Whether it is more than noise over enough rounds.
         in_workers: Whether most of it is in worker processes; None unless established.
         kind: "copy-on-write", "anonymous", or "" unless established.
+        pace_bytes_per_1000_samples: Growth towards the end of the run, at which it goes on at most; None unless
+            established.
+        most_ahead_bytes: What growth can still add at all: each worker a copy of its own of what the main process
+            holds. None where it has no bound, or unless established.
     """
 
     bytes_per_1000_samples: float
@@ -58,6 +62,8 @@ class Growth:
     established: bool
     in_workers: bool | None = None
     kind: str = ""
+    pace_bytes_per_1000_samples: float | None = None
+    most_ahead_bytes: int | None = None
 
 
 def growth(readings: Sequence[Held]) -> Growth | None:
@@ -71,12 +77,22 @@ def growth(readings: Sequence[Held]) -> Growth | None:
     first, warm, last = readings[0], readings[1], readings[-1]
     steady = _between(warm, last, "anonymous") if len(readings) > 2 else None
     if steady is not None and steady.established:
-        return steady
+        return replace(steady, pace_bytes_per_1000_samples=steady.bytes_per_1000_samples)
     latest = max(readings[1:], key=lambda held: held.samples)
     unshared = _between(first, latest, "copy-on-write")
     if unshared is not None and unshared.established:
-        return unshared
+        return _unsharing(unshared, first, latest, steady)
     return steady or unshared
+
+
+def _unsharing(found: Growth, first: Held, latest: Held, steady: Growth | None) -> Growth:
+    """With what is still ahead. Pages are un-shared once, so the pace only falls, and there is an end to it."""
+    pace = found.bytes_per_1000_samples
+    if steady is not None:
+        pace = min(pace, max(0.0, steady.bytes_per_1000_samples))
+    copies = max(0, latest.processes - 1) * latest.main_private_bytes
+    ahead = max(0, copies - (latest.private_bytes - first.private_bytes))
+    return replace(found, pace_bytes_per_1000_samples=pace, most_ahead_bytes=ahead)
 
 
 def _between(before: Held, after: Held, kind: str) -> Growth | None:

@@ -57,6 +57,9 @@ class Memory:
         growth_in_workers: Whether most of it happened in worker processes; None when nothing grew.
         growth_kind: "copy-on-write" where forked workers un-share pages by touching Python objects, "anonymous" where
             something keeps what it has read, "" where nothing is established.
+        growth_pace_bytes_per_1000_samples: Growth towards the end of the run, at which it goes on at most.
+        growth_most_ahead_bytes: What it can still add at all: un-shared pages end with one copy in every worker. None
+            where there is no bound.
         projected_peak_bytes: `peak_pss_bytes` plus what established growth adds until the end of an epoch; None when
             nothing is established or the epoch's length is not known.
         growth_established: Whether the growth exceeds what start-up noise explains over enough samples; None when
@@ -75,6 +78,8 @@ class Memory:
     growth_samples: int | None = None
     growth_in_workers: bool | None = None
     growth_kind: str = ""
+    growth_pace_bytes_per_1000_samples: float | None = None
+    growth_most_ahead_bytes: int | None = None
     projected_peak_bytes: int | None = None
     growth_established: bool | None = None
     peak_descriptors: int | None = None

@@ -136,17 +136,23 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
 def project(memory: Memory, samples: int | None, epoch_samples: int | None) -> Memory:
     """The same record with the peak that growth leads to by the end of an epoch.
 
-    Only growth that goes on is projected; un-shared pages end with one private copy in every worker.
+    Un-shared pages end with one private copy in every worker; what is kept has no end.
 
     Args:
         memory: As seen in the run.
         samples: Samples that the run took.
         epoch_samples: Samples of an epoch, None when not known.
     """
-    if memory.growth_kind != "anonymous" or not epoch_samples or memory.peak_pss_bytes is None:
+    if not memory.growth_kind or not epoch_samples or memory.peak_pss_bytes is None:
+        return memory
+    if memory.growth_kind == "copy-on-write" and memory.growth_most_ahead_bytes is None:
         return memory
     left = max(0, epoch_samples - (samples or 0))
-    more = (memory.growth_bytes_per_1000_samples or 0.0) * left / 1000
+    pace = memory.growth_pace_bytes_per_1000_samples
+    more = (memory.growth_bytes_per_1000_samples if pace is None else pace) or 0.0
+    more *= left / 1000
+    if memory.growth_most_ahead_bytes is not None:
+        more = min(more, memory.growth_most_ahead_bytes)
     return replace(memory, projected_peak_bytes=int(memory.peak_pss_bytes + more))
 
 

@@ -363,6 +363,8 @@ class Watch:
             growth_established=found.established if found else None,
             growth_in_workers=found.in_workers if found else None,
             growth_kind=found.kind if found else "",
+            growth_pace_bytes_per_1000_samples=found.pace_bytes_per_1000_samples if found else None,
+            growth_most_ahead_bytes=found.most_ahead_bytes if found else None,
             peak_descriptors=self._peak_descriptors or None,
             sampling_seconds=self._sampling_seconds,
         )
