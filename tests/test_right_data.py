@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import itertools
+import re
 import json
 import multiprocessing
 import os
@@ -405,7 +406,8 @@ def test_an_endless_stream_is_judged_by_its_beginning(finish):
         return stream_loader(split, None, finish)
 
     wrong = checked(build(step=False), seconds=0.3, num_workers=2)
-    assert "each sample came 2.0 times" in wrong.reason
+    # The beginning of both workers' streams: one may be a little ahead when time is up.
+    assert re.search(r"each sample came (1\.[5-9]|2\.0) times", wrong.reason)
     assert not wrong.epoch_complete
     assert checked(build(step=True), seconds=0.3, num_workers=2).status == "ok"
 

@@ -72,7 +72,7 @@ def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, co
     return {
         "deadline_seconds": (plan.deadline_seconds or max(LEAST_DEADLINE_SECONDS, needed)) if probe else PROBE_SECONDS,
         "silence_seconds": silence if probe else PROBE_SECONDS,
-        "partial_silence_seconds": LEAST_SILENCE_SECONDS / 3,
+        "partial_silence_seconds": LEAST_SILENCE_SECONDS / 2,
         "memory_bytes": plan.memory_limit_bytes,
         "floor_bytes": int(max(FLOOR_BYTES, FLOOR_SHARE * total)),
         "measure_seconds": plan.measure_seconds,
