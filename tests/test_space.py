@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scripted import factory, probe_of
+from tests.scripted import factory, probe_of, run_of
 from workbench.errors import SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.loaders.source import LoaderSource
-from workbench.tuning.feasibility import needs_at_least, queue_bytes, why_infeasible
+from workbench.tuning.feasibility import needs_at_least, queue_bytes, why_infeasible, why_too_large
 from workbench.tuning.space import SearchSpace, default_worker_counts
+from workbench.tuning.trials import trials_of
 
 GIB = 1 << 30
 
@@ -157,3 +158,19 @@ def test_what_needs_as_much_as_settings_over_the_limit_is_not_started():
     assert why(LoaderSettings(num_workers=4, prefetch_factor=2, persistent_workers=True)) is None
     assert why(over) is None
     assert not needs_at_least(over, over)
+
+
+def test_settings_that_the_trials_show_to_be_too_large_are_not_started():
+    """200 MB and 100 MB a worker, seen with 0 and 1 workers: 8 need 1,000 MB."""
+    runs = [
+        run_of(LoaderSettings(num_workers=n), 100.0, memory_bytes=(200 + 100 * n + (n > 0) * (2 * n + 2)) * 1_000_000)
+        for n in (0, 1)
+    ]
+    many = LoaderSettings(num_workers=8)
+
+    found = list(trials_of(runs, 4).values())
+
+    assert "1.0 GB predicted from 2 settings" in why_too_large(many, found, probe_of(), 500_000_000)
+    assert why_too_large(many, found, probe_of(), 950_000_000) is None
+    assert why_too_large(many, found, probe_of(), None) is None
+    assert why_too_large(many, found[:1], probe_of(), 500_000_000) is None

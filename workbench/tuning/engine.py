@@ -15,7 +15,7 @@ from workbench.errors import ProbeError, StoreError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun
 from workbench.tuning.control import Control, Event
-from workbench.tuning.feasibility import why_infeasible
+from workbench.tuning.feasibility import why_infeasible, why_too_large
 from workbench.tuning.results import Results, results_of, usable_cores_of
 from workbench.tuning.space import Candidates, SearchSpace
 from workbench.tuning.steps import step_name
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # What must be as it was for a sweep to go on: anything else changes the numbers themselves.
 OPTIONS_THAT_SHAPE_NUMBERS = ("measure_seconds", "step", "samples_per_batch")
 SCREEN_WARMUP_SECONDS = 0.1  # beside the queue, which is used up once in any case
-SCREEN_PRECISION = 0.1
 SCREEN_WINDOW_SECONDS = 0.04
 LONGEST_SHARE = 2.0  # a run that is not precise yet goes on for as long again; a further start tells more than that
 SECONDS_OF_A_RUN_BESIDE_MEASURING = 1.0  # start, warm-up and end of a run, until one was seen
@@ -316,11 +315,16 @@ class Engine:
 
     def _why_infeasible(self, settings: LoaderSettings, probe: Probe) -> str | None:
         shared = machine.shared_memory_bytes()
+        limit = self.plan.memory_limit_bytes
+        if all(run.settings != settings for run in self._runs):
+            trials = list(self._progress().trials.values()) if limit is not None else []
+            if why := why_too_large(settings, trials, probe, limit):
+                return why
         return why_infeasible(
             settings,
             probe,
             free_shared_memory_bytes=shared.free_bytes if shared else None,
-            memory_limit_bytes=self.plan.memory_limit_bytes,
+            memory_limit_bytes=limit,
             over_memory=[run.settings for run in self._runs if run.status == "over_memory"],
         )
 
@@ -349,7 +353,7 @@ class Engine:
         if round_.screen:
             plan = dataclasses.replace(
                 plan,
-                precision=SCREEN_PRECISION,
+                max_measure_seconds=seconds,
                 window_seconds=SCREEN_WINDOW_SECONDS,
                 warmup_seconds=SCREEN_WARMUP_SECONDS,
             )

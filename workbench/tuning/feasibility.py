@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from workbench import machine
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
+from workbench.measure.result import TrialResult
+from workbench.tuning.fitting import fit
+from workbench.tuning.queueing import BATCHES_BESIDE_THE_QUEUE, memory_bytes
 
-# Beside the queue, one batch is being received and one is held by the training loop.
-BATCHES_BESIDE_THE_QUEUE = 2
+# Predictions of peak memory from other settings were off by less than this on what was run.
+SURELY_TOO_LARGE = 1.15
 
 
 def batch_bytes_under(settings: LoaderSettings, probe: Probe) -> int:
@@ -70,6 +73,27 @@ def why_infeasible(
                 "and these settings need at least as much; raise the memory limit to try them."
             )
     return None
+
+
+def why_too_large(
+    settings: LoaderSettings, trials: Sequence[TrialResult], probe: Probe, memory_limit_bytes: int | None
+) -> str | None:
+    """Why these settings would exceed the memory limit by what the trials so far show, or None.
+
+    Only said for sure: two worker counts must have been measured, and the prediction exceed the limit by more than it
+    can be off.
+    """
+    measured = [trial for trial in trials if trial.status == "ok" and trial.peak_pss_bytes]
+    if memory_limit_bytes is None or len({trial.settings.num_workers for trial in measured}) < 2:
+        return None
+    predicted = memory_bytes(settings, fit(measured, probe, cores=1.0).costs)
+    if predicted is None or predicted <= SURELY_TOO_LARGE * memory_limit_bytes:
+        return None
+    return (
+        f"memory: about {machine.format_bytes(predicted)} predicted from {len(measured)} settings that were run, more "
+        f"than the limit of {machine.format_bytes(memory_limit_bytes)}; lower prefetch_factor or num_workers, or raise "
+        "the limit."
+    )
 
 
 def needs_at_least(settings: LoaderSettings, other: LoaderSettings) -> bool:

@@ -27,6 +27,7 @@ STARTS_TO_WIN = 2  # a single start may have been lucky
 FIRST_LOOK_SHARE = 0.2  # of the measuring time: enough to see a factor, not a few percent
 SECOND_LOOK_SHARE = 0.4  # starting a loader takes longer than either
 FINAL_SHARE = 0.5  # for what may win
+TEST_SHARE = 0.3  # for a prediction that is put to the test
 GAIN_WORTH_A_START = 0.01  # expected gain, as a share of the rate, for which the first further start is spent ...
 GAIN_PRICE_RISE = 0.002  # ... and so much more for each one after it: the last percent is not chased for ever
 FEWER_WORKERS_WORTH = 0.01  # of the rate, that a favourite with fewer workers than its rival may be slower
@@ -282,7 +283,7 @@ class Predicting:
         tested = sum(progress.is_checked(one) for one in progress.candidates)
         if best is None or progress.is_checked(best) or tested >= self.most_verified:
             return Round(())
-        return Round((best,), FINAL_SHARE)
+        return Round((best,), TEST_SHARE)
 
     def runs_left(self, progress: Progress) -> int:
         """About how many runs are still to come; 0 once the best prediction was tested."""
