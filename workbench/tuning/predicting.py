@@ -1,0 +1,63 @@
+"""Predicting: few settings measured, the rest predicted, and the best prediction put to the test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.tuning.forecast import forecast_from
+from workbench.tuning.ranking import counts
+from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of
+
+TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
+MOST_VERIFIED = 4  # predictions that are put to the test, one after the other
+
+
+@dataclass(frozen=True)
+class Predicting:
+    """The strategy "forecast": few settings measured, the rest predicted, and the best prediction put to the test.
+
+    A prediction that does not hold corrects the model, and the next best one is tested. The model knows workers,
+    prefetch depth, batch size and order; of other knobs it expects nothing, so they keep their current values.
+
+    Attributes:
+        most_verified: Predictions that are tested at most.
+    """
+
+    most_verified: int = MOST_VERIFIED
+
+    def next_round(self, progress: Progress) -> Round:
+        """The settings that the model is fitted to, then its best prediction, until that is what was tested last."""
+        unseen = [one for one in _anchors(progress) if not progress.is_seen(one)]
+        if unseen:
+            return first_looks(unseen, progress, closing=False)
+        best = self._best(progress)
+        tested = sum(progress.is_checked(one) for one in progress.candidates)
+        if best is None or progress.is_checked(best) or tested >= self.most_verified:
+            return Round(())
+        return Round((best,), TEST_SHARE)
+
+    def runs_left(self, progress: Progress) -> int:
+        """About how many runs are still to come; 0 once the best prediction was tested."""
+        unseen = sum(not progress.is_seen(one) for one in _anchors(progress))
+        return unseen + STARTS_TO_WIN if unseen else len(self.next_round(progress).settings)
+
+    def _best(self, progress: Progress) -> LoaderSettings | None:
+        rated = [trial for trial in progress.trials.values() if counts(trial)]
+        alive = [
+            one for one in progress.candidates if one not in progress.trials or progress.trials[one].status == "ok"
+        ]
+        if not rated:
+            return next((one for one in alive if not progress.is_seen(one)), None)
+        return forecast_from(rated, alive, progress.probe, progress.cores, progress.paced).best
+
+
+def _anchors(progress: Progress) -> list[LoaderSettings]:
+    """What a model is fitted to: the current settings, none and the fewest workers, each in its plainest form."""
+    kinds = sorted(kinds_of(progress), key=lambda one: (one.num_workers, one.batch_on_worker))
+    first = {one.num_workers: one for one in reversed(kinds)}
+    counts_above = sorted(count for count in first if count)
+    chosen = [progress.current] if progress.current in progress.candidates else []
+    chosen += [first[0]] if 0 in first else []
+    chosen += [first[counts_above[0]]] if counts_above else []
+    return list(dict.fromkeys(chosen))
