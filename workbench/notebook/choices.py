@@ -226,7 +226,7 @@ def _sorted(values: Any) -> list[Any]:
 
 def _left_out(source: Any, accepted: list[str], offered: list[str]) -> str:
     notes = []
-    fixed = [name for name in KNOBS if name not in accepted]
+    fixed = [name for name in KNOBS if name not in accepted and name != "layout"]  # hardly any loader has layouts
     if fixed:
         notes.append(f"{escape(source.name)} does not take {', '.join(fixed)}.")
     if "pin_memory" in accepted and "pin_memory" not in offered:
