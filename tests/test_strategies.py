@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 
+import workbench.tuning.engine as engine
 from tests.benchmarks.replay import Oracle, ReplayServer, computed, computed_oracles
 from tests.scripted import ScriptedServer, factory, probe_of, run_of
 from workbench import lab
@@ -420,3 +421,13 @@ def test_an_oracle_is_read_back_as_it_was_written():
     oracle = next(computed_oracles(SPACE.settings()))
 
     assert oracle_from_json(oracle.to_json()) == oracle and isinstance(oracle, Oracle)
+
+
+@pytest.mark.parametrize("strategy", ["race", "forecast"])
+def test_it_holds_on_sixteen_cores_with_up_to_thirty_two_workers(swept, strategy, monkeypatch):
+    here = engine.machine.fingerprint()
+    monkeypatch.setattr(engine.machine, "fingerprint", lambda: {**here, "usable_cores": 16.0})
+    space = SearchSpace(num_workers=[0, 2, 4, 8, 16, 32], prefetch_factor=[2, 8], persistent_workers=[False, True])
+
+    for oracle in list(computed_oracles(space.settings(), cores=16.0))[::2]:
+        assert oracle.regret(swept(ReplayServer(oracle), strategy, space).best) <= 0.05, oracle.name

@@ -304,8 +304,8 @@ def _probe(pipeline: lab.LabLoader, records: dict[LoaderSettings, Record], epoch
     )
 
 
-def computed_oracles(space: list[LoaderSettings], seed: int = 0) -> Iterator[Oracle]:
-    """Ten kinds of loaders with known truth, batches of 16 to 64 samples taking 6 to 200 ms."""
+def computed_oracles(space: list[LoaderSettings], seed: int = 0, cores: float = 2.0) -> Iterator[Oracle]:
+    """Ten kinds of loaders with known truth on that many cores, batches of 16 to 64 samples taking 6 to 200 ms."""
     kinds = {
         "decoding": ("cpu", lab.loader(decode_cpu_seconds=0.003)),
         "heavy decoding": ("cpu", lab.loader(decode_cpu_seconds=0.006, batch_size=32)),
@@ -324,4 +324,4 @@ def computed_oracles(space: list[LoaderSettings], seed: int = 0) -> Iterator[Ora
     for name, (kind, pipeline) in kinds.items():
         overhead = 0.003 if name == "in memory" else 0.0005
         number = zlib.crc32(name.encode()) % 1000 + seed
-        yield computed(name, kind, pipeline, space, batch_overhead_seconds=overhead, seed=number)
+        yield computed(name, kind, pipeline, space, cores=cores, batch_overhead_seconds=overhead, seed=number)
