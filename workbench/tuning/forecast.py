@@ -17,7 +17,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.stages import StageCosts
 from workbench.tuning.fitting import Model, fit
-from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
+from workbench.tuning.queueing import Costs, bounds, memory_bytes, said_of
 from workbench.tuning.ranking import counts
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 UNKNOWN_ERROR = 0.15  # relative error claimed while too few trials were run to see it
 LEAST_ERROR = 0.03  # two starts of the same settings differ by as much
 FEWEST_TO_SEE_AN_ERROR = 3
-GAIN_WORTH_SAYING = 0.2  # a prediction of less is not held out as a hope
-NEAR_BOUND = 0.05  # a second bound this close to the first is named too
 
 
 @dataclass(frozen=True)
@@ -204,79 +202,30 @@ def forecast_from(
     measured = {trial.settings: trial for trial in trials} if not supposed else {}
     rate_errors, memory_errors = _left_out(trials, probe, here, paced, stages)
     error = _claimed_error(rate_errors)
-    found = [_predict(model, one, costs, error, measured.get(one)) for one in dict.fromkeys(wanted)]
+    found = [predict(model, one, costs, error, measured.get(one)) for one in dict.fromkeys(wanted)]
     found.sort(key=lambda one: -(one.samples_per_second or 0.0))
     return Forecast(tuple(found), model, tuple(rate_errors), tuple(memory_errors), supposed)
-
-
-def binding_words(results: Results) -> list[str]:
-    """What binds the recommended settings of a sweep and what would help next, by a model of its trials.
-
-    Empty where the trials cannot tell, or where no workers are best, which has reasons of its own.
-    """
-    best = results.best
-    known = [trial for trial in results.trials if counts(trial)]
-    if best is None or not best.num_workers or len(known) < 2:
-        return []
-    here, paced = float(results.machine.get("usable_cores") or 1), bool(results.options.get("step"))
-    model = fit(known, results.probe, here, paced)
-    said = said_of(_predict(model, best, None, UNKNOWN_ERROR, results.trial(best)))
-    if not said:
-        return []
-    more = _with_more(model, best, here, max(trial.settings.num_workers for trial in known))
-    return [f"{said} (By a model fitted to these trials.){more}"]
-
-
-def _with_more(model: Model, best: LoaderSettings, cores: float, most_tried: int) -> str:
-    """What twice the cores, or twice the workers, are predicted to give, where those are what binds."""
-    here = model.batches_per_second(best)
-    bare = rate(best, model.costs)
-    if here is None or bare is None:
-        return ""
-    if bare[1] == "cores":
-        wide = best.replaced(num_workers=max(best.num_workers, round(2 * cores)))
-        there = rate(wide, replace(model.costs, cores=2 * cores))
-        what = f"twice the cores ({2 * cores:g}) and {wide.num_workers} workers"
-    elif bare[1] == "workers" and best.num_workers == most_tried:
-        wide = best.replaced(num_workers=2 * most_tried)
-        there, what = rate(wide, model.costs), f"{wide.num_workers} workers, more than were tried,"
-    else:
-        return ""
-    if there is None or there[0] < (1 + GAIN_WORTH_SAYING) * bare[0]:
-        return ""
-    return f" Predicted: {what} would give {there[0] / bare[0]:.2g} times this rate."
-
-
-def why_not_run(
-    trials: Sequence[TrialResult], settings: Sequence[LoaderSettings], probe: Probe | None, cores: float, paced: bool
-) -> dict[LoaderSettings, str]:
-    """For settings that a finished search left out, what they were expected to give, as a reason to show."""
-    known = [trial for trial in trials if counts(trial)]
-    if not known or not settings:
-        return dict.fromkeys(settings, _LEFT_OUT.format("nothing else could be rated"))
-    model = fit(known, probe, cores, paced)
-    top = max(trial.samples_per_second or 0.0 for trial in known)
-    found = {}
-    for one in settings:
-        expected = _predict(model, one, None, UNKNOWN_ERROR, None).samples_per_second
-        if expected is None:
-            found[one] = _LEFT_OUT.format("no gain over those that were run was expected")
-        else:
-            found[one] = _LEFT_OUT.format(
-                f"about {_number(expected)} samples/s expected (predicted), where the fastest gave {_number(top)}"
-            )
-    return found
-
-
-_LEFT_OUT = "not run: {}; strategy='grid' measures every settings."
 
 
 # -- predicting --
 
 
-def _predict(
-    model: Model, settings: LoaderSettings, costs: Costs | None, error: float, trial: TrialResult | None
+def predict(
+    model: Model,
+    settings: LoaderSettings,
+    costs: Costs | None = None,
+    error: float = UNKNOWN_ERROR,
+    trial: TrialResult | None = None,
 ) -> Prediction:
+    """What a model says of one settings.
+
+    Args:
+        model: Fitted to trials.
+        settings: The knobs.
+        costs: Costs to suppose in place of the fitted ones.
+        error: Relative error to state.
+        trial: What was measured of these settings, to stand beside the prediction.
+    """
     used = costs or model.costs
     if settings.batch_size is not None and used.samples and settings.batch_size != used.samples:
         used = costs = used.with_batch_size(settings.batch_size)
@@ -368,23 +317,9 @@ def _explained(found: Forecast) -> list[str]:
     lines = [
         f"Predicted best: {top.settings.describe()}, {_number(top.samples_per_second)} samples/s "
         f"({_number(top.low)} to {_number(top.high)}).",
-        said_of(top),
+        said_of(top.bound, top.limits),
     ]
     return [line for line in lines if line]
-
-
-def said_of(prediction: Prediction) -> str:
-    """What binds and what would help next, in two short sentences; empty when unknown."""
-    if not prediction.bound:
-        return ""
-    lowest = prediction.limits[prediction.bound]
-    close = [
-        name
-        for name, limit in prediction.limits.items()
-        if name not in (prediction.bound, "workers") and limit <= (1 + NEAR_BOUND) * lowest
-    ]
-    also = f" Close behind: {'; '.join(BOUND_WORDS[name] for name in close)}." if close else ""
-    return f"What binds: {BOUND_WORDS[prediction.bound]}.{also} What would help next: {NEXT_WORDS[prediction.bound]}."
 
 
 def _predicted_row(one: Prediction) -> dict[str, Any]:

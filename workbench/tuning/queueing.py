@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from workbench.loaders.settings import LoaderSettings
@@ -141,6 +142,24 @@ def queued_bytes(settings: LoaderSettings, costs: Costs) -> int:
     if not settings.num_workers:
         return 0
     return (settings.batches_in_flight + BATCHES_BESIDE_THE_QUEUE) * (costs.batch_bytes or 0)
+
+
+def said_of(bound: str, limits: Mapping[str, float]) -> str:
+    """What binds and what would help next, in short sentences; empty when that is unknown.
+
+    Args:
+        bound: A key of `BOUND_WORDS`, or empty.
+        limits: Batches per second that each station would let through.
+    """
+    if not bound:
+        return ""
+    close = [
+        name
+        for name, limit in limits.items()
+        if name not in (bound, "workers") and limit <= (1 + AS_GOOD_AS_BINDING) * limits[bound]
+    ]
+    also = f" Close behind: {'; '.join(BOUND_WORDS[name] for name in close)}." if close else ""
+    return f"What binds: {BOUND_WORDS[bound]}.{also} What would help next: {NEXT_WORDS[bound]}."
 
 
 def has_tail(costs: Costs) -> bool:

@@ -227,7 +227,7 @@ def _head_of_line(results: Results) -> Iterator[str]:
 
 
 def _binding(results: Results) -> Iterator[str]:
-    from workbench.tuning.forecast import binding_words
+    from workbench.tuning.advice import binding_words
 
     yield from binding_words(results)
 

@@ -168,7 +168,7 @@ def _left_out(
     record: SweepRecord, trials: dict[LoaderSettings, TrialResult], cores: int
 ) -> dict[LoaderSettings, TrialResult]:
     """What a finished search saw no reason to run, each with what was expected of it."""
-    from workbench.tuning.forecast import why_not_run
+    from workbench.tuning.advice import why_not_run
 
     left = [settings for settings in record.candidates if settings not in trials]
     exact, paced = float(record.machine.get("usable_cores") or cores), bool(record.options.get("step"))
