@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +16,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.errors import SettingsError
+from workbench.review import resume
 from workbench.review.resume import StateCost, resume_test
 from workbench.review.resume_differences import Columns, compare, stable_leaves
-from workbench.review.resume_runs import _first_sentence
+from workbench.review.resume_runs import JobServer, _first_sentence
 from workbench.streaming.loader import StreamLoader
 from workbench.streaming.stream import ShardStream
 
@@ -88,6 +89,18 @@ class Broken(ById):
         raise RuntimeError("the checkpoint of yesterday cannot be read")
 
 
+@pytest.fixture(scope="module")
+def job_server() -> Iterator[JobServer]:
+    with JobServer() as server:
+        yield server
+
+
+@pytest.fixture
+def warm(job_server, monkeypatch) -> None:
+    """Tests that take it share one process to fork from: importing torch anew would be most of their time."""
+    monkeypatch.setattr(resume, "JobServer", lambda: contextlib.nullcontext(job_server))
+
+
 def report_of(loader: Any, **options: Any) -> Any:
     return resume_test(loader, **{"num_workers": (0,), "cut_points": (3,), **options})
 
@@ -120,7 +133,7 @@ def test_the_own_stream_resumes_exactly_and_with_other_numbers_of_workers():
     assert json.loads(json.dumps(report.as_dict()))["ok"] is True
 
 
-def test_a_stream_that_replays_its_shard_is_told_what_it_repeats():
+def test_a_stream_that_replays_its_shard_is_told_what_it_repeats(warm):
     report = report_of(Replays, cut_points=(6, 8))
     cases = cases_of(report)
     assert not report.ok and "does NOT resume exactly" in report.describe()
@@ -129,31 +142,31 @@ def test_a_stream_that_replays_its_shard_is_told_what_it_repeats():
     assert cases[(8,)].outcome == "exact", "a cut at a shard's border shows nothing"
 
 
-def test_a_loader_that_counts_what_is_prefetched_is_told_what_it_loses():
+def test_a_loader_that_counts_what_is_prefetched_is_told_what_it_loses(warm):
     case = cases_of(report_of(CountsWhatIsPrefetched))[(3,)]
     assert (case.outcome, case.difference.lost, case.difference.repeated) == ("wrong", 8, 0)
     assert "lost: batch 3 sample 0" in case.detail
 
 
-def test_a_counter_that_begins_anew_shows_at_the_second_cut():
+def test_a_counter_that_begins_anew_shows_at_the_second_cut(warm):
     cases = cases_of(report_of(CountsAnew))
     assert cases[(3,)].outcome == "exact"
     assert cases[(3, 2)].outcome == "wrong" and cases[(3, 2)].difference.repeated == 12
 
 
-def test_an_order_that_no_state_keeps():
+def test_an_order_that_no_state_keeps(warm):
     report = report_of(Unseeded, cut_points=(5,))
     assert cases_of(report)[(5,)].outcome == "wrong"
     assert cases_of(report)[(5,)].difference.lost == cases_of(report)[(5,)].difference.repeated > 0
 
 
-def test_random_leaves_are_left_out_and_named():
+def test_random_leaves_are_left_out_and_named(warm):
     report = report_of(Augmented)
     assert report.ok and report.random_leaves == ("noisy",) and report.late_load == "resumes"
     assert "left out, since they differ from run to run: noisy" in report.describe()
 
 
-def test_a_loader_without_state_and_one_that_raises_and_an_empty_one():
+def test_a_loader_without_state_and_one_that_raises_and_an_empty_one(warm):
     stateless = report_of(Stateless)
     assert not stateless.ok and "Stateless has no state_dict()" in stateless.describe()
     broken = cases_of(report_of(Broken))[(3,)]
@@ -171,7 +184,7 @@ class Stateless:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_plain_loader_is_tested_as_the_stateful_one_that_replaces_it(shuffle):
+def test_a_plain_loader_is_tested_as_the_stateful_one_that_replaces_it(warm, shuffle):
     report = report_of(DataLoader(torch.arange(40), batch_size=4, shuffle=shuffle))
     assert report.ok and "which keeps no state" in report.describe()
 
@@ -195,17 +208,23 @@ class Endless(IterableDataset):
 
 
 def test_a_stream_without_end_is_compared_as_far_as_asked_and_nothing_stays_behind():
+    already = own_processes()
     report = report_of(StatefulDataLoader(Endless(), batch_size=4), batches=12)
     assert report.ok and report.compared == {0: 12}
     assert "the epoch is longer" in report.describe()
     assert report.late_load == "restarts" and "ignored in silence" in report.describe()
-    left = subprocess.run(["ps", "-eo", "ppid,args"], capture_output=True, text=True, check=True).stdout
-    mine = [line for line in left.splitlines() if line.split()[0] == str(os.getpid()) and "resume_process" in line]
-    assert mine == []
+    assert own_processes() - already == set()
 
 
-def test_a_silent_loader_is_stopped():
-    report = report_of(Hangs, timeout_seconds=8)
+def own_processes() -> set[str]:
+    """Numbers of the children of this process that belong to resume tests."""
+    listed = subprocess.run(["ps", "-eo", "ppid,pid,args"], capture_output=True, text=True, check=True).stdout
+    found = [line.split(maxsplit=2) for line in listed.splitlines() if "resume_process" in line]
+    return {pid for parent, pid, _ in found if parent == str(os.getpid())}
+
+
+def test_a_silent_loader_is_stopped(warm):
+    report = report_of(Hangs, timeout_seconds=2)
     assert not report.ok and "nothing came for too long" in report.describe()
 
 
@@ -265,8 +284,3 @@ def test_costs_and_messages_in_words():
     assert _first_sentence("Caught X in worker.\nOriginal Traceback\n  File\nX: the state is old\n") == (
         "X: the state is old"
     )
-
-
-def test_importing_the_tool_is_possible_without_running_it():
-    done = subprocess.run([sys.executable, "-c", "import workbench.review.resume_process"], check=False)
-    assert done.returncode == 0

@@ -15,7 +15,7 @@ from workbench.loaders.shipping import ship
 from workbench.loaders.source import LoaderSource
 from workbench.review.resume_differences import Difference, compare, samples_in, stable_leaves
 from workbench.review.resume_process import Job
-from workbench.review.resume_runs import Run, Runner
+from workbench.review.resume_runs import JobServer, Run, Runner
 
 FIRST_SEED, OTHER_SEED = 20_240_501, 7
 """A process that resumes is seeded differently: a state must carry whatever the order depends on."""
@@ -61,7 +61,7 @@ class ResumeCase:
         """One line."""
         cuts = " and ".join(map(str, self.cuts))
         after = f", resumed with {self.resumed_workers}" if self.resumed_workers != self.num_workers else ""
-        return f"{self.num_workers} workers, killed after {cuts} batches{after}: {self.outcome} ({self.detail})"
+        return f"{_workers(self.num_workers)}, killed after {cuts} batches{after}: {self.outcome} ({self.detail})"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class StateCost:
 
     def describe(self) -> str:
         """One sentence."""
-        size = f"{self.num_workers} workers: the state is {self.state_bytes:,} bytes"
+        size = f"{_workers(self.num_workers)}: the state is {self.state_bytes:,} bytes"
         call = f"state_dict() takes {self.state_dict_seconds * 1e3:.2f} ms"
         if self.snapshot_seconds_per_step is None:
             return f"{size}; {call}; nothing is snapshot in between."
@@ -183,7 +183,8 @@ def resume_test(
     with tempfile.TemporaryDirectory(prefix="workbench-resume-") as folder:
         with open(Path(folder) / "loader.pickle", "wb") as file:
             ship(source, None, file)
-        with Runner(Path(folder), timeout_seconds) as runner:
+        with JobServer() as server:
+            runner = Runner(Path(folder), timeout_seconds, server)
             bench = _Bench(runner, batches, step_seconds, on_event or (lambda line: None))
             return bench.report(source.name, list(dict.fromkeys(num_workers)), cut_points)
 
@@ -247,7 +248,7 @@ class _Bench:
     def run(self, job: Job, doing: str = "") -> Run:
         """One process."""
         source = "resumed" if job.state else job.kind
-        self.on_event(f"{self.runner.jobs + 1}: {source}, {job.num_workers} workers {doing}".rstrip())
+        self.on_event(f"{self.runner.jobs + 1}: {source}, {_workers(job.num_workers)} {doing}".rstrip())
         return self.runner.run(job)
 
     def resumed(self, whole: Run, killed: Run, before: int, after: int, cut: int) -> ResumeCase:
@@ -356,6 +357,10 @@ def resume_seconds(report: ResumeReport) -> float | None:
     """Median time from ``load_state_dict`` to the first batch over all cases; None if nothing was resumed."""
     seconds = [case.resume_seconds for case in report.cases if case.resume_seconds is not None]
     return statistics.median(seconds) if seconds else None
+
+
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _cuts(cut_points: Sequence[int] | None, batches: int) -> list[int]:

@@ -10,6 +10,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -62,25 +63,51 @@ class Run:
         return None
 
 
-class Runner:
-    """Runs jobs one after the other, each in a process of its own; a context manager.
+class JobServer:
+    """The process that imports what all jobs need and forks one for each; a context manager."""
 
-    Args:
-        folder: Where the shipped loader lies, as ``loader.pickle``; every job gets a folder in it.
-        timeout_seconds: Longest silence of a job.
-    """
-
-    def __init__(self, folder: Path, timeout_seconds: float) -> None:
-        self.folder, self.timeout_seconds = folder, timeout_seconds
-        self.jobs = 0
-        self._errors = open(folder / "stderr", "wb")
-        self._server = subprocess.Popen(
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "workbench.review.resume_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
             start_new_session=True,
         )
+
+    def fork(self, folder: Path) -> None:
+        """Have the job done that lies in ``folder``; BrokenPipeError if the process is gone."""
+        self._process.stdin.write(f"{folder}\n".encode())
+        self._process.stdin.flush()
+
+    def stderr(self) -> bytes:
+        """What the process itself wrote to stderr."""
+        return os.pread(self._errors.fileno(), 1 << 20, 0)
+
+    def __enter__(self) -> JobServer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._errors.close()
+
+
+class Runner:
+    """Runs jobs one after the other, each in a process of its own.
+
+    Args:
+        folder: Where the shipped loader lies, as ``loader.pickle``; every job gets a folder in it.
+        timeout_seconds: Longest silence of a job.
+        server: Forks the processes.
+    """
+
+    def __init__(self, folder: Path, timeout_seconds: float, server: JobServer) -> None:
+        self.folder, self.timeout_seconds, self._server = folder, timeout_seconds, server
+        self.jobs = 0
 
     def run(self, job: Job) -> Run:
         """Do one job; one that waits is killed with SIGKILL, workers included, once its last state is saved."""
@@ -94,8 +121,7 @@ class Runner:
         pump.start()
         events: list[dict[str, Any]] = []
         try:
-            self._server.stdin.write(f"{folder}\n".encode())
-            self._server.stdin.flush()
+            self._server.fork(folder)
             timed_out = _watch(job, lines, events, self.timeout_seconds)
         except BrokenPipeError:
             timed_out = False
@@ -103,18 +129,9 @@ class Runner:
             _kill(events)
             _let_go(folder / "events")
             pump.join(timeout=5)
-        errors = folder / "stderr" if (folder / "stderr").exists() else self.folder / "stderr"
-        stderr = errors.read_text(errors="replace")[-2_000:]
+        own = folder / "stderr"
+        stderr = (own.read_bytes() if own.exists() else self._server.stderr()).decode(errors="replace")[-2_000:]
         return Run(folder, tuple(_batches(folder / "batches.pickle")), tuple(events), timed_out, stderr)
-
-    def __enter__(self) -> Runner:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._server.kill()
-        self._server.wait()
-        self._server.stdin.close()
-        self._errors.close()
 
 
 def _watch(job: Job, lines: queue.Queue[str | None], events: list[dict[str, Any]], timeout_seconds: float) -> bool:
