@@ -3,11 +3,11 @@
 import collections
 import dataclasses
 import itertools
-import re
 import json
 import multiprocessing
 import os
 import random
+import re
 import tempfile
 import time
 from typing import NamedTuple
