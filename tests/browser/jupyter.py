@@ -34,7 +34,7 @@ CHROMIUM_OPTIONS = (
 QUIET_LAB = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 DARK_LAB = {"@jupyterlab/apputils-extension:themes": {"theme": "JupyterLab Dark"}}
 KERNEL_IDLE = r"() => /\) \| Idle/.test(document.querySelector('#jp-main-statusbar')?.innerText || '')"
-WAIT_MS = 120_000
+WAIT_MS = 60_000
 
 
 @dataclass
@@ -121,6 +121,15 @@ def run_all(opened: Page) -> None:
     count = opened.locator(".jp-Notebook .jp-Cell").count()
     for _ in range(count):
         opened.keyboard.press("Shift+Enter")
+
+
+def restart_kernel(opened: Page) -> None:
+    """Restarts the kernel as its menu does, and waits until the panel has noticed and the new kernel is there."""
+    opened.locator(".lm-MenuBar-item", has_text="Kernel").click()
+    opened.locator(".lm-Menu-item[data-command='kernelmenu:restart']").click()
+    opened.locator(".jp-Dialog button.jp-mod-accept").click()
+    opened.wait_for_selector(".wb-lost:has-text('The kernel no longer answers')")
+    opened.wait_for_function(KERNEL_IDLE)
 
 
 def _own_folders(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
