@@ -166,6 +166,21 @@ def test_a_torn_file_is_never_served(served):
     assert len(store.reads("shard-00000.tar ")) == len(store.reads("shard-00001.tar ")) == 1
 
 
+def test_a_shard_that_another_process_removed_before_it_was_opened_is_fetched_again(served, monkeypatch):
+    reader, store = opened(served)
+    shard, opening, removed = reader.shards[2], reader._layout._inner.open_shard, []
+
+    def made_room_just_now(root, wanted, fields):
+        if len(removed) < 2:
+            removed.append(root / wanted.files[0].path)
+            removed[-1].unlink()
+        return opening(root, wanted, fields)
+
+    monkeypatch.setattr(type(reader._layout._inner), "open_shard", lambda _, *rest: made_room_just_now(*rest))
+    assert [s["label"] for s in reader.read_shard(2)] == [8, 9, 10, 11]
+    assert len(removed) == 2 and len(store.reads(f"{shard.name} ")) == 3
+
+
 def test_changed_data_at_one_url_is_not_mixed_with_what_was_kept(served, tmp_path):
     opened(served)[0].sample(0)
     convert([{**s, "label": s["label"] + 100} for s in samples()], tmp_path / "new", shards=6, processes=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -29,6 +30,9 @@ READ_BYTES = 16 << 20
 READS_AT_ONCE = 4
 FILES_AT_ONCE = 8
 """Fetched together where a shard is many small files: each costs a round trip, whatever its size."""
+
+OPENED_AGAIN = 8
+"""Times that a shard is fetched anew because another process, making room, removed it before it was opened."""
 
 ATTEMPTS = 6
 FIRST_WAIT_SECONDS = 0.2
@@ -112,6 +116,12 @@ class CachedLayout:
         if self.name == FilesLayout.name:
             entries = {entry.path: entry for entry in shard.files}
             return FilesShard(root, shard, fields, read=lambda path: read_file(self._fetch(entries[path])))
+        for _ in range(OPENED_AGAIN):
+            self._fetch_all(shard)
+            with contextlib.suppress(LayoutError):
+                return self._inner.open_shard(root, shard, fields)
+            if all((root / entry.path).exists() for entry in shard.files):
+                break  # nobody took it away: it cannot be read
         self._fetch_all(shard)
         return self._inner.open_shard(root, shard, fields)
 
