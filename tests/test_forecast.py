@@ -274,3 +274,11 @@ def test_the_main_process_binds_where_taking_a_batch_in_takes_longest():
 
     assert found.prediction(at(32)).bound == "hand-over"
     assert found.prediction(at(32)).limits["hand-over"] == pytest.approx(125)
+
+
+def test_where_batches_are_formed_or_read_in_a_way_nobody_ran_nothing_is_predicted():
+    found = forecast(sweep(DECODING, [at(0), at(1)]), settings=[at(2, batch_on_worker=True), at(2)])
+
+    unknown = found.prediction(at(2, batch_on_worker=True))
+    assert unknown.samples_per_second is None and unknown.peak_pss_bytes is None and unknown.bound == ""
+    assert found.best == at(2) and "–" in repr(found)

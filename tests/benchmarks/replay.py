@@ -21,7 +21,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory, Probe, TrialRun, Window, probe_from_json
 
 WARMUP_BATCHES, MEASURED_BATCHES = 20, 200  # the tutorial's protocol for every settings
-CHECK_SECONDS_A_BATCH = 2.0  # a data check reads about twice what it compares: one in the trial, one for the twin
+CHECK_TIMES = 2.0  # a data check may read for twice its time: under the settings, and again without workers
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class ReplayServer:
         self.seconds += measured + min(2.0, settings.batches_in_flight * seconds)
         self.seconds += (record.edge_seconds or 0.0) + settings.batches_in_flight * seconds if plan.measure_edge else 0
         checks = plan.check_data and settings.num_workers > 0
-        self.seconds += CHECK_SECONDS_A_BATCH * plan.check_seconds if checks else 0.0
+        self.seconds += CHECK_TIMES * plan.check_seconds if checks else 0.0
         wrong = checks and record.status != "ok"
         middle = record.batch_seconds or (seconds, seconds * 1.05, seconds * 1.2)
         cold, self._started = not self._started, True

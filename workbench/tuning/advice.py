@@ -73,7 +73,7 @@ def why_not_run(
     for one in settings:
         expected = predict(model, one).samples_per_second
         if expected is None:
-            found[one] = _LEFT_OUT.format("no gain over those that were run was expected")
+            found[one] = _LEFT_OUT.format("the settings that were run tell nothing of it")
         else:
             found[one] = _LEFT_OUT.format(
                 f"about {_rounded(expected)} samples/s expected (predicted), where the fastest gave {_rounded(top)}"

@@ -216,8 +216,9 @@ def _similarity(
     if tail:
         amounts = amounts | {"in_order": TAILED}
     for knob, amount in amounts.items():
-        values = [getattr(one, knob) for one in settings]
-        same = np.array([[a == b for b in values] for a in values], dtype=float)
+        numbers = {value: number for number, value in enumerate({getattr(one, knob) for one in settings})}
+        values = np.array([numbers[getattr(one, knob)] for one in settings])
+        same = (values[:, None] == values[None, :]).astype(float)
         total = total + amount**2 * same * (1 + same_workers)
     return total
 

@@ -42,6 +42,12 @@ class Model:
             return known
         return known[0] * math.exp(_near(settings, self.residuals)), known[1]
 
+    def tells_of(self, settings: LoaderSettings) -> bool:
+        """Whether batches are read and formed under these settings as in one that was run; else costs are unknown."""
+        return any(
+            (one.batch_on_worker, one.layout) == (settings.batch_on_worker, settings.layout) for one in self.residuals
+        )
+
     def samples_per_second(self, settings: LoaderSettings) -> float | None:
         """The bare bound in samples, also for another batch size; None when nothing is known."""
         costs = self.costs

@@ -229,7 +229,7 @@ def predict(
     used = costs or model.costs
     if settings.batch_size is not None and used.samples and settings.batch_size != used.samples:
         used = costs = used.with_batch_size(settings.batch_size)
-    known = model.batches_per_second(settings, costs)
+    known = model.batches_per_second(settings, costs) if model.tells_of(settings) else None
     samples = known[0] * used.samples if known and used.samples else None
     counted = trial is not None and counts(trial)
     return Prediction(
@@ -238,8 +238,8 @@ def predict(
         low=samples * math.exp(-2 * error) if samples else None,
         high=samples * math.exp(2 * error) if samples else None,
         bound=known[1] if known else "",
-        limits=bounds(settings, used),
-        peak_pss_bytes=memory_bytes(settings, used),
+        limits=bounds(settings, used) if known else {},
+        peak_pss_bytes=memory_bytes(settings, used) if known else None,
         measured_samples_per_second=trial.samples_per_second if trial is not None and counted else None,
         measured_pss_bytes=trial.peak_pss_bytes if trial is not None and counted else None,
     )
