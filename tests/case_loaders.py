@@ -36,7 +36,7 @@ def chosen(
     """
     from workbench.measure import probing
 
-    probing.EPOCH_SECONDS, probing.REFERENCE_SECONDS = 0.4, 0.3
+    probing.EPOCH_SECONDS, probing.REFERENCE_SECONDS = 0.25, 0.2
     name = Path(os.environ[CHOICE]).read_text()
     make = module_of(Path(name)).make_loader if name.endswith(".py") else globals()[name]
     return make(

@@ -137,7 +137,7 @@ def _no_workers(results: Results) -> Iterator[str]:
         return
     assert best.estimate is not None
     if faster := [t for t in rated if t.estimate and surely_slower(best.estimate, t.estimate)]:
-        leader = max(faster, key=lambda trial: trial.samples_per_second or 0.0)
+        leader = min(faster, key=lambda trial: trial.settings.num_workers)
         yield (
             f"Within an epoch workers would be faster ({leader.settings.describe()}: "
             f"{_number(leader.samples_per_second or 0.0)} samples/s), but starting them anew with every epoch costs "
