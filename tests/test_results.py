@@ -343,3 +343,11 @@ def test_settings_that_were_only_looked_at_get_the_edge_of_those_that_restart_al
     ranking = rank(found, None, probe_of(epoch_samples=1000), checked_only=False)
 
     assert ranking.order[0].settings == kept and ranking.order[-1].settings in (W2, W4)
+
+
+def test_a_pick_that_nobody_checked_is_said_to_be_that():
+    looked = results(trials({W0: [100.0], W4: [400.0]}, screened=True), ending="budget")
+    checked = results(trials({W0: [100.0], W4: [400.0]}))
+
+    assert looked.best == W4 and "only had a short first look" in looked.recommendation
+    assert "first look" not in checked.recommendation

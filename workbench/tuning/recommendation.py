@@ -13,7 +13,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
-from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers
+from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers, is_checked
 from workbench.tuning.start_methods import start_method_note
 from workbench.tuning.trials import surely_slower
 
@@ -262,6 +262,11 @@ def _conditions(results: Results) -> Iterator[str]:
     batches = sum(window.batches for run in best.runs for window in run.windows)
     if batches < LEAST_BATCHES:
         yield f"Too few batches to rest on: only {batches} were timed; give each run more measure_seconds."
+    if not is_checked(best):
+        yield (
+            "It only had a short first look: whether it delivers the right data, and whether its memory grows, was not "
+            "checked; resume the sweep to have that done."
+        )
     if note := start_method_note(best.settings, best, results.probe):
         yield note
     if any(run.mode == "epochs" for run in best.runs):
