@@ -14,6 +14,7 @@ from workbench.loaders.counting import make_counter
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.channel import Channel, progress_counter
 from workbench.measure.clock import Clock
+from workbench.measure.data_version import manifest_digest
 from workbench.measure.stream import EmptyLoaderError, Stream, why_empty
 
 
@@ -55,6 +56,7 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
     begun = time.perf_counter()
     stream.shut_down()
     done["shutdown_seconds"] = time.perf_counter() - begun
+    done["manifest_digest"] = manifest_digest(loader)
     done |= watched.intervals()
     done["accounted_seconds"] = time.perf_counter() - entered - watched.waited_seconds
     done |= {"mode": watched.mode, "batches": stream.batches, "samples": stream.samples}

@@ -18,6 +18,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.arrivals import Tap
 from workbench.measure.channel import Channel, progress_counter
+from workbench.measure.data_version import manifest_digest
 from workbench.measure.records import Probe
 from workbench.measure.right_data import reference
 from workbench.measure.slicing import batched_fetch_note
@@ -138,6 +139,7 @@ class _Look:
             batch_seconds=statistics.median(self._gaps[1:]) if len(self._gaps) > 1 else None,
             current=source.current,
             notes=_rank_note(self._loader),
+            manifest_digest=manifest_digest(self._loader),
         )
 
     def _epoch(self) -> tuple[int | None, int | None]:

@@ -106,6 +106,7 @@ class Probe:
         batch_seconds: Median seconds between batches in the probe, or None with fewer than two.
         current: The loader's own settings, as the trial process saw them.
         notes: Sentences worth showing once a sweep.
+        manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
     """
 
     samples_per_batch: int | None
@@ -123,6 +124,7 @@ class Probe:
     batch_seconds: float | None = None
     current: LoaderSettings | None = None
     notes: tuple[str, ...] = ()
+    manifest_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,7 @@ class TrialRun:
         overhead_seconds: Wall time of the run beyond start-up of the loader, measuring, and its shutdown.
         notes: Sentences worth showing.
         started_at: Seconds since the epoch (UTC) when the run began.
+        manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
     """
 
     settings: LoaderSettings
@@ -188,6 +191,7 @@ class TrialRun:
     overhead_seconds: float | None = None
     notes: tuple[str, ...] = ()
     started_at: float = 0.0
+    manifest_digest: str | None = None
 
 
 def to_json(record: TrialRun | Probe) -> dict[str, Any]:

@@ -109,6 +109,7 @@ def make_run(
         overhead_seconds=overhead(verdict),
         notes=tuple(dict.fromkeys(notes)),
         started_at=started_at,
+        manifest_digest=done.get("manifest_digest"),
     )
 
 

@@ -219,7 +219,7 @@ class Engine:
             new = len(set(candidates.settings) - set(previous.candidates))
             gone = len(set(previous.candidates) - set(candidates.settings))
             differences.append(f"the space differs ({new} settings are new, {gone} are gone)")
-        for name in ("epoch_samples", "samples_per_batch"):
+        for name in ("epoch_samples", "samples_per_batch", "manifest_digest"):
             before, now = getattr(previous.probe, name, None), getattr(probe, name)
             if before is not None and now is not None and before != now:
                 differences.append(f"{name.replace('_', ' ')} was {before}, is {now}")

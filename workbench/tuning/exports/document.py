@@ -69,8 +69,17 @@ def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
         "loader": results.source,
         "date": datetime.datetime.fromtimestamp(results.created, datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": results.machine,
+        **_data(results, trial),
         "measured": {name: value for name, value in measured.items() if value is not None},
     }
+
+
+def _data(results: Results, trial: TrialResult | None) -> dict[str, str]:
+    """The digest of the manifest of the data that were read, where they have one."""
+    read = {run.manifest_digest for run in trial.runs if run.manifest_digest} if trial is not None else set()
+    if not read and results.probe is not None and (trial is None or trial.settings.layout is None):
+        read = {results.probe.manifest_digest} - {None}
+    return {"manifest_digest": read.pop()} if len(read) == 1 else {}
 
 
 def _notes(settings: LoaderSettings, trial: TrialResult | None, probe: Probe | None) -> list[str]:
