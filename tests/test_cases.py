@@ -244,6 +244,15 @@ def test_workers_that_only_cost_are_called_per_item_overhead():
     assert "per-item overhead, not I/O" in found.recommendation and "batched fetching" in found.recommendation
 
 
+@pytest.mark.parametrize("strategy", ["race", "guided"])
+def test_workers_win_only_after_three_starts(strategy, tmp_path):
+    server = ScriptedServer(lambda settings: 100.0 * (1 + settings.num_workers), spread=0.01)
+    space = SearchSpace(num_workers=[0, 1, 2])
+    found = Sweep(factory, space, strategy, store=tmp_path / "s.db", server_factory=server).run(progress=False)
+
+    assert found.best == TWO and server.starts.count(TWO) >= 3
+
+
 # -- batches --
 
 

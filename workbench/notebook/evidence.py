@@ -115,7 +115,10 @@ def _words(trial: Any) -> str:
 def _between(trial: Any) -> str:
     if trial.batch_seconds_p50 is None:
         return ""
-    return f"{formatting.seconds(trial.batch_seconds_p50)} (95 % within {formatting.seconds(trial.batch_seconds_p95)})"
+    most = max((run.batch_seconds_max for run in trial.runs if run.batch_seconds_max is not None), default=None)
+    longest = "" if most is None else f", longest {formatting.seconds(most)}"
+    within = formatting.seconds(trial.batch_seconds_p95)
+    return f"{formatting.seconds(trial.batch_seconds_p50)} (95 % within {within}{longest})"
 
 
 def _seconds(value: float | None) -> str:

@@ -14,6 +14,7 @@ from workbench.measure.statistics import RateEstimate
 from workbench.tuning.ranking import is_checked, rank
 
 STARTS_TO_WIN = 2  # a single start may have been lucky
+STARTS_FOR_MORE_WORKERS = 3  # more processes than before must gain more than what starts differ by
 FIRST_LOOK_SHARE = 0.2  # of the measuring time: enough to see a factor, not a few percent
 FINAL_SHARE = 0.5  # for what may win
 COUNTS = ("num_workers", "prefetch_factor")
@@ -126,5 +127,7 @@ def apart(one: LoaderSettings, other: LoaderSettings) -> int:
 
 
 def wants_a_check(favourite: LoaderSettings, progress: Progress) -> bool:
-    """Whether what would be recommended was only looked at, or started but once."""
-    return not progress.is_checked(favourite) or progress.starts(favourite) < STARTS_TO_WIN
+    """Whether what would be recommended was only looked at, or started too rarely to be sure of it."""
+    known = progress.current.num_workers if progress.current else 0
+    starts = STARTS_FOR_MORE_WORKERS if favourite.num_workers > known else STARTS_TO_WIN
+    return not progress.is_checked(favourite) or progress.starts(favourite) < starts
