@@ -353,6 +353,55 @@ def test_an_export_that_cannot_be_written_says_so(make, tmp_path):
     assert "cannot be written" in one.errors.widget.value and one.exporting._said.value == ""
 
 
+# -- other views of the same trials --
+
+
+def test_the_heat_map_takes_any_two_knobs_that_vary_and_marks_the_chosen_trial(make):
+    one = make(space=SearchSpace(num_workers=[0, 1, 2], prefetch_factor=[2], persistent_workers=[False, True]))
+    one.run()
+    one.wait(120)
+    box = one.gallery.boxes[1]
+    box._switch.value = "heatmap"
+    assert list(box.knobs._up.options) == ["num_workers", "prefetch_factor", "persistent_workers"]
+    box.knobs._up.value = "persistent_workers"
+    (drawn,) = box.live.wb_figure["data"]
+    assert box.live.wb_figure["layout"]["yaxis"]["ticktext"] == ["off", "on"] and len(drawn["z"]) == 2
+    slower = next(k for k, t in enumerate(one.results.trials) if t.settings == settings(2, 2, persistent_workers=True))
+    one.inspector.choose(slower)
+    assert box.live.wb_figure["layout"]["shapes"][-1]["x0"] == pytest.approx(2 - 0.48)
+    box.knobs._across.value = "persistent_workers"
+    assert (box.knobs.x, box.knobs.y) == ("persistent_workers", "num_workers"), "the two trade places"
+
+
+def test_an_earlier_sweep_is_compared_in_words_and_in_the_same_chart(make, server):
+    one = make(name="mine")
+    one.run()
+    first = one.wait(120).name
+    assert one.comparer.widget.layout.display == "none", "there is nothing to compare with yet"
+    one.run()
+    assert one.wait(120).name != first
+    assert one.comparer.widget.layout.display is None
+    one.comparer._picker.value = first
+    words = " ".join(text_of(one.comparer._words.value).split())
+    assert f"Since sweep {first} of " in words and "4 cannot be told apart from before" in words
+    for box in one.gallery.boxes:
+        assert figures.EARLIER in {trace["name"] for trace in box.live.wb_figure["data"]}
+    one.comparer._picker.value = ""
+    assert one.comparer._words.value == ""
+    assert figures.EARLIER not in {trace["name"] for trace in one.gallery.boxes[0].live.wb_figure["data"]}
+
+
+def test_drawing_that_takes_long_leaves_the_cores_to_the_trials_and_still_shows_the_end(make, monkeypatch):
+    monkeypatch.setattr(panel, "SHARE_FOR_DRAWING", 1e-9)
+    one = make()
+    shown = []
+    monkeypatch.setattr(one, "_show_news", lambda live, show=one._show_news: (shown.append(live), show(live)))
+    one.run()
+    assert len(one.wait(120).trials) == 5
+    assert shown.count(True) <= 1 and shown[-1] is False
+    assert "4 settings measured" in text_of(one.inspector._table.value)
+
+
 # -- panels before and after --
 
 

@@ -61,7 +61,7 @@ class Comparer:
 
     def _offer(self) -> None:
         mine = self._results.name if self._results is not None else ""
-        options = [NOTHING, *_earlier_sweeps(self._store, mine)]
+        options = [NOTHING, *_earlier_sweeps(self._store, mine, getattr(self._results, "source", ""))]
         self.widget.layout.display = None if len(options) > 1 and self._results is not None else "none"
         if options == list(self._picker.options):
             return
@@ -80,7 +80,7 @@ class Comparer:
             self._words.value = comparison_html(compare(self._results, self.earlier))
 
 
-def _earlier_sweeps(store: Path, mine: str) -> list[tuple[str, str]]:
+def _earlier_sweeps(store: Path, mine: str, source: str) -> list[tuple[str, str]]:
     """(label, name) of the store's latest sweeps other than `mine`."""
     if not store.exists():
         return []
@@ -90,4 +90,7 @@ def _earlier_sweeps(store: Path, mine: str) -> list[tuple[str, str]]:
             records = [opened.sweep(name) for name in names]
     except StoreError:  # the panel says so when it opens the store itself
         return []
-    return [(f"{record.name}, {when(record.created)}: {record.source}", record.name) for record in records]
+    return [
+        (f"{one.name}, {when(one.created)}" + (f": {one.source}" if one.source != source else ""), one.name)
+        for one in records
+    ]

@@ -136,8 +136,15 @@ def _conditions(now: Results, before: Results) -> tuple[str, ...]:
     for name in CONDITIONS:
         old, new = before.options.get(name), now.options.get(name)
         if old != new and before.options and now.options:
-            differences.append(f"{name.replace('_', ' ')} was {old or 'none'}, is {new or 'none'}")
+            told = name.removesuffix("_bytes").replace("_", " ")
+            differences.append(f"{told} was {_option(name, old)}, is {_option(name, new)}")
     return tuple(differences)
+
+
+def _option(name: str, value: object) -> str:
+    if not value:
+        return "none"
+    return machine.format_bytes(value) if name.endswith("_bytes") and isinstance(value, int) else str(value)
 
 
 def _counted(found: Comparison) -> str:

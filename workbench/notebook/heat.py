@@ -10,7 +10,7 @@ from workbench.notebook.palette import Theme
 from workbench.notebook.points import Point
 from workbench.notebook.views import HeatmapInfo
 
-CELL_WORDS = {"over_memory": "over memory"}
+CELL_WORDS = {"over_memory": "memory", "timed_out": "too slow", "wrong_data": "wrong data", "skipped": "not run"}
 BRIGHT_INK, DIM_INK = "#111111", "#ffffff"  # on the upper and lower half of the colour scale
 KNOB_TITLES = {"num_workers": "workers", "prefetch_factor": "prefetch factor (batches per worker)"}
 

@@ -284,7 +284,7 @@ class TuningPanel:
 
     def _attach(self, sweep: Sweep) -> None:
         self.sweep = sweep
-        self._fresh_seen = -1
+        self._fresh_seen, self._next_drawing = -1, 0.0
         self._note.value = ""
         sweep.on_event.append(self._pump.put)
 

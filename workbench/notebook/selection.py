@@ -26,6 +26,7 @@ def with_selection(figure: Figure, key: int | None) -> Figure:
         "x": [x],
         "y": [y],
         "yaxis": trace.get("yaxis", "y"),
+        "showlegend": False,
         "hoverinfo": "skip",
         "cliponaxis": False,
         "marker": {"symbol": "circle-open", "size": 27, "color": SELECTION_INK, "line": {"width": 3}},

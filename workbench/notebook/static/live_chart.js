@@ -89,6 +89,46 @@ function headed(heading, layout) {
   layout.margin = { ...layout.margin, t: PLOT_TOP_PX };
 }
 
+// The legend as text of the page below the chart: it wraps, and leaves the plot the room that it does not need.
+const DASHES = { dash: "6 3", dot: "2 3", dashdot: "6 3 2 3", longdash: "9 4", longdashdot: "9 4 2 4" };
+const SHAPES = {
+  circle: "M14 3a4 4 0 1 0 .01 0z",
+  square: "M10.5 3.5h7v7h-7z",
+  diamond: "M14 2l5 5-5 5-5-5z",
+  "triangle-up": "M14 2l5 9h-10z",
+  cross: "M12.5 2h3v3.5H19v3h-3.5V12h-3V8.5H9v-3h3.5z",
+  star: "M14 1l1.7 4 4.3.4-3.2 2.9 1 4.2-3.8-2.2-3.8 2.2 1-4.2L8 5.4l4.3-.4z",
+};
+
+function swatch({ mode, line, marker }) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const part = (given) => {
+    const path = document.createElementNS(svg.namespaceURI, "path");
+    Object.entries(given).forEach(([name, value]) => path.setAttribute(name, value));
+    svg.append(path);
+  };
+  Object.entries({ width: 28, height: 14, "aria-hidden": true }).forEach(([name, value]) => svg.setAttribute(name, value));
+  if (mode.includes("lines"))
+    part({ d: "M0 7h28", stroke: line.color, "stroke-width": 2, "stroke-dasharray": DASHES[line.dash] ?? "none" });
+  const symbol = [marker.symbol].flat()[0];
+  const ink = [marker.color].flat()[0];
+  const shape = SHAPES[symbol.replace("-open", "")] ?? SHAPES.diamond;
+  part({ d: shape, fill: symbol.endsWith("-open") ? "none" : ink, stroke: ink, "stroke-width": 1.5 });
+  return svg;
+}
+
+function legended(legend, data, layout) {
+  layout.showlegend = false;
+  const named = data.filter((trace) => trace.type === "scatter" && trace.name && trace.showlegend !== false);
+  legend.replaceChildren(
+    ...named.map((trace) => {
+      const entry = document.createElement("span");
+      entry.append(swatch(trace), trace.name);
+      return entry;
+    }),
+  );
+}
+
 function applied(figure, changes) {
   for (const { path, value } of changes) {
     let node = figure;
@@ -107,7 +147,9 @@ function render({ model, el }) {
   const frame = document.createElement("div");
   frame.style.cssText = "position:relative;flex:1 1 auto;min-height:0;overflow:hidden";
   frame.textContent = "Waiting for the chart …";
-  box.append(heading, frame);
+  const legend = document.createElement("p");
+  legend.className = "wb-live-legend";
+  box.append(heading, frame, legend);
   const chart = document.createElement("div");
   chart.style.cssText = "position:absolute;inset:0";
   const alert = document.createElement("div");
@@ -128,6 +170,7 @@ function render({ model, el }) {
     if (!library || !figure || !frame.clientWidth) return; // hidden: the observer of its size calls again
     const { data, layout } = inked(figure, inks(box));
     headed(heading, layout);
+    legended(legend, data, layout);
     layout.width = frame.clientWidth;
     layout.height = frame.clientHeight;
     layout.datarevision = have;
