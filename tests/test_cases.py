@@ -430,6 +430,16 @@ def test_slow_batches_are_head_of_line_and_prefetch_comes_before_workers():
     assert "head of line" not in results_of({ZERO: 100, TWO: 190}, changes={ZERO: hiccup}).recommendation
 
 
+@pytest.mark.parametrize(("longest", "said"), [((0.15, 0.16), True), ((0.15, 0.6), False)])
+def test_a_slow_sample_that_short_starts_miss_is_told_from_delays_of_the_machine(longest, said):
+    usual = {"batch_seconds_p50": 0.016, "batch_seconds_p95": 0.018}
+    runs = [run_of(ZERO, 100.0, **usual, batch_seconds_max=most) for most in (0.02, 0.02, *longest)]
+    found = results_of({TWO: 190})
+    found = dataclasses.replace(found, trials=(*trials_of(runs, cores=4).values(), *found.trials))
+
+    assert ("head of line" in found.recommendation) is said
+
+
 def test_workers_that_gain_within_an_epoch_what_restarts_cost_are_explained():
     """160 samples an epoch: 1.6 s without workers; with two, 0.8 s and a restart of 0.8 s."""
     edges = {ZERO: {"epoch_edge_seconds": 0.0}, TWO: {"epoch_edge_seconds": 0.8}}

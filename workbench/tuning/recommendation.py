@@ -24,6 +24,7 @@ OVERHEAD_BELOW = 0.8  # of the rate without workers: lower still, and workers do
 TAIL_OVER_MEDIAN = 8.0  # a batch this many times the median, in most starts, is the loader's and not the machine's
 TAIL_SECONDS = 0.03  # three time slices: shorter delays are a busy machine's own
 STARTS_THAT_SHOW_A_TAIL = 2
+ALIKE_TAILS = 1.5  # a sample that is slow by itself takes about as long every time; a machine's delays do not
 LEAST_BATCHES = 20  # in windows; a rate that rests on fewer is a first impression
 EDGE_WORTH_SAYING = 0.01  # share of an epoch that its restart must take
 EDGE_SECONDS_WORTH_SAYING = 0.1  # the same where an epoch's length is not known
@@ -215,8 +216,8 @@ def _head_of_line(results: Results) -> Iterator[str]:
     if alone is None or len(alone.runs) < STARTS_THAT_SHOW_A_TAIL:
         return
     middle, late = alone.batch_seconds_p50, alone.batch_seconds_p95
-    longest = statistics.median_low(run.batch_seconds_max or 0.0 for run in alone.runs)
-    if middle and late and longest >= max(TAIL_SECONDS, TAIL_OVER_MEDIAN * middle):
+    longest = _tail_seconds(alone, middle or 0.0)
+    if middle and late and longest is not None:
         yield (
             f"Some batches take far longer than the rest (without workers: median {_milliseconds(middle)}, 95th "
             f"percentile {_milliseconds(late)}, longest {_milliseconds(longest)}) and hold up ready ones behind them "
@@ -224,6 +225,14 @@ def _head_of_line(results: Results) -> Iterator[str]:
             "in_order=False lets ready batches pass, but the order of batches then changes from run to run and a run "
             "cannot be resumed exactly."
         )
+
+
+def _tail_seconds(alone: TrialResult, middle: float) -> float | None:
+    """What a slow batch takes, where it is the loader's: seen in most starts, or alike in those that saw one."""
+    limit = max(TAIL_SECONDS, TAIL_OVER_MEDIAN * middle)
+    tails = sorted(run.batch_seconds_max for run in alone.runs if (run.batch_seconds_max or 0.0) >= limit)
+    alike = len(tails) >= STARTS_THAT_SHOW_A_TAIL and tails[-1] <= ALIKE_TAILS * tails[0]
+    return statistics.median_low(tails) if alike or 2 * len(tails) > len(alone.runs) else None
 
 
 def _binding(results: Results) -> Iterator[str]:
