@@ -79,16 +79,23 @@ def test_what_is_missing_is_said_with_the_way_out(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match="pip install simplejpeg, or use 'pillow-draft'"):
         decoder("simplejpeg")
-    assert "needs torchvision" in why_not("torchvision-cuda")
+    assert "needs torchvision" in why_not("torchvision-cuda") and "needs nvidia.dali" in why_not("dali")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "needs a CUDA device" in why_not("torchvision-cuda") and why_not("pillow") is None
+    with pytest.raises(SettingsError, match="decoder='dali' needs a CUDA device"):
+        decoder("dali")
 
 
-def test_a_gpu_decoder_refuses_to_run_in_a_worker(monkeypatch):
+def test_a_module_inside_a_package_that_is_not_there_is_missing():
+    assert not decoding._is_installed("no_such_package.inside") and decoding._is_installed("torch.utils.data")
+
+
+@pytest.mark.parametrize("decode", [decoding.TorchvisionCuda(None), decoding.Dali(None)])
+def test_a_gpu_decoder_refuses_to_run_in_a_worker(monkeypatch, decode):
     monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: object())
     with pytest.raises(SettingsError, match="cannot run in a loader's worker"):
-        decoding.TorchvisionCuda(None)(b"")
+        decode(b"")
 
 
 def test_every_decoder_is_compared_or_says_why_not():

@@ -1,4 +1,4 @@
-"""Decoders of photographs, one name each: Pillow, Pillow in draft mode, simplejpeg, and torchvision on CUDA."""
+"""Decoders of photographs, one name each: Pillow, its draft mode, simplejpeg, and on CUDA torchvision and DALI."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,13 @@ Decoder = Callable[[bytes], torch.Tensor]
 
 _JPEG = b"\xff\xd8\xff"
 _CMYK = "CMYK"
+_NEEDS = {
+    "simplejpeg": ("simplejpeg", "pip install simplejpeg, or use 'pillow-draft'"),
+    "torchvision-cuda": ("torchvision", "install the build that fits your torch, or use 'simplejpeg'"),
+    "dali": ("nvidia.dali", "pip install the nvidia-dali package for your CUDA, or use 'torchvision-cuda'"),
+}
+"""Module that a decoder needs, and the way out where it is not installed."""
+_ON_CUDA = ("torchvision-cuda", "dali")
 
 
 def decoder(name: str = "pillow", shortest_side: int | None = None) -> Decoder:
@@ -28,7 +36,8 @@ def decoder(name: str = "pillow", shortest_side: int | None = None) -> Decoder:
         name: ``pillow`` reads every format. ``pillow-draft`` lets a JPEG be decoded at 1/2, 1/4 or 1/8 of its size
             where ``shortest_side`` allows it (2.4 times as fast above 3 megapixels, for a target of 224 pixels).
             ``simplejpeg`` does the same and lets threads run (1.5 to 2.4 times as fast as Pillow); what is no JPEG, or
-            one in CMYK, goes to Pillow. ``torchvision-cuda`` decodes on the GPU, in the training process only.
+            one in CMYK, goes to Pillow. ``torchvision-cuda`` and ``dali`` decode on the GPU, in the training process
+            only, and give tensors that lie there; ``dali`` reads more formats than JPEG.
         shortest_side: The image is never smaller than this along its shorter side, unless it was; it may be larger,
             since nothing is resized here. None keeps the full size.
 
@@ -47,16 +56,11 @@ def decoder(name: str = "pillow", shortest_side: int | None = None) -> Decoder:
 
 def why_not(name: str) -> str | None:
     """Why a decoder cannot be used here, and the way out; None if it can."""
-    if name == "simplejpeg" and importlib.util.find_spec("simplejpeg") is None:
-        return "decoder='simplejpeg' needs the package simplejpeg: pip install simplejpeg, or use 'pillow-draft'."
-    if name == "torchvision-cuda":
-        if importlib.util.find_spec("torchvision") is None:
-            return (
-                "decoder='torchvision-cuda' needs torchvision: install the build that fits your torch, or use "
-                "'simplejpeg'."
-            )
-        if not torch.cuda.is_available():
-            return "decoder='torchvision-cuda' needs a CUDA device, and there is none: use 'simplejpeg' on the CPU."
+    module, way_out = _NEEDS.get(name, (None, None))
+    if module is not None and not _is_installed(module):
+        return f"decoder={name!r} needs {module}: {way_out}."
+    if name in _ON_CUDA and not torch.cuda.is_available():
+        return f"decoder={name!r} needs a CUDA device, and there is none: use 'simplejpeg' on the CPU."
     return None
 
 
@@ -154,15 +158,34 @@ class TorchvisionCuda:
         self.shortest_side = shortest_side
 
     def __call__(self, encoded: bytes) -> torch.Tensor:
-        if torch.utils.data.get_worker_info() is not None:
-            raise SettingsError(
-                "decoder='torchvision-cuda' cannot run in a loader's worker: let the loader yield encoded bytes, and "
-                "decode in the training process."
-            )
+        _refuse_in_worker("torchvision-cuda")
         from torchvision.io import ImageReadMode, decode_jpeg
 
         data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
         return decode_jpeg(data, mode=ImageReadMode.RGB, device="cuda")
+
+
+class Dali:
+    """Decodes with NVIDIA DALI on the current CUDA device, at full size."""
+
+    def __init__(self, shortest_side: int | None) -> None:
+        self.shortest_side = shortest_side
+        self._pipeline: Any = None
+
+    def __call__(self, encoded: bytes) -> torch.Tensor:
+        _refuse_in_worker("dali")
+        from nvidia.dali.plugin.pytorch import feed_ndarray
+
+        if self._pipeline is None:
+            self._pipeline = _dali_pipeline(torch.cuda.current_device())
+        self._pipeline.feed_input("encoded", [np.frombuffer(encoded, dtype=np.uint8)])
+        (batch,) = self._pipeline.run()
+        pixels = torch.empty(tuple(batch[0].shape()), dtype=torch.uint8, device="cuda")
+        feed_ndarray(batch[0], pixels, cuda_stream=torch.cuda.current_stream())
+        return pixels.permute(2, 0, 1).contiguous()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pipeline": None}
 
 
 DECODERS: dict[str, Callable[[int | None], Decoder]] = {
@@ -170,7 +193,36 @@ DECODERS: dict[str, Callable[[int | None], Decoder]] = {
     "pillow-draft": PillowDraft,
     "simplejpeg": SimpleJpeg,
     "torchvision-cuda": TorchvisionCuda,
+    "dali": Dali,
 }
+
+
+def _dali_pipeline(device: int) -> Any:
+    """A pipeline of one image at a time, without prefetching: what is fed is what the next ``run`` gives."""
+    from nvidia.dali import fn, types
+    from nvidia.dali.pipeline import Pipeline
+
+    pipeline = Pipeline(batch_size=1, num_threads=1, device_id=device, exec_pipelined=False, exec_async=False)
+    with pipeline:
+        encoded = fn.external_source(name="encoded", device="cpu")
+        pipeline.set_outputs(fn.decoders.image(encoded, device="mixed", output_type=types.RGB))
+    pipeline.build()
+    return pipeline
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package around it is not there
+        return False
+
+
+def _refuse_in_worker(name: str) -> None:
+    if torch.utils.data.get_worker_info() is not None:
+        raise SettingsError(
+            f"decoder={name!r} cannot run in a loader's worker: let the loader yield encoded bytes, and decode in the "
+            "training process."
+        )
 
 
 def _least_size(width: int, height: int, shortest_side: int) -> tuple[int, int]:
