@@ -10,11 +10,11 @@ import pytest
 from tests.scripted import probe_of, run_of
 from workbench.errors import SettingsError
 from workbench.loaders.settings import KNOBS, LoaderSettings
-from workbench.measure.records import TrialRun
+from workbench.measure.records import TrialRun, Window
 from workbench.measure.result import RESULT_COLUMNS
 from workbench.tuning.ranking import pareto, rank
 from workbench.tuning.results import Results
-from workbench.tuning.trials import trials_of
+from workbench.tuning.trials import surely_slower, trials_of
 
 W0, W1, W2, W4 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4))
 DEEP = LoaderSettings(num_workers=2, prefetch_factor=4)
@@ -351,3 +351,18 @@ def test_a_pick_that_nobody_checked_is_said_to_be_that():
 
     assert looked.best == W4 and "only had a short first look" in looked.recommendation
     assert "first look" not in checked.recommendation
+
+
+def test_without_any_spread_only_a_rate_below_a_third_is_surely_lower():
+    def once(rate):
+        return trials({W0: [rate]}, windows=(Window(0.0, 0.1, 1, max(1, round(rate / 10))),))[0].estimate
+
+    fast = once(1000.0)
+
+    assert surely_slower(once(200.0), fast) and not surely_slower(once(500.0), fast)
+
+
+def test_current_settings_that_were_only_looked_at_may_still_be_kept():
+    found = trials({W2: [100.0, 101.0]}, screened=True) + trials({W4: [100.5, 101.5]})
+
+    assert rank(found, W2).order[0].settings == W2

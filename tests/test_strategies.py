@@ -431,3 +431,12 @@ def test_it_holds_on_sixteen_cores_with_up_to_thirty_two_workers(swept, strategy
 
     for oracle in list(computed_oracles(space.settings(), cores=16.0))[::2]:
         assert oracle.regret(swept(ReplayServer(oracle), strategy, space).best) <= 0.05, oracle.name
+
+
+def test_a_forecast_starts_again_while_it_is_open_whether_a_change_gains_anything():
+    def rate(settings):
+        return 100.0 if settings.num_workers == 0 else 112.0
+
+    order = started(play(Predicting(), rate, [W0, W1, W2], W0, spread=0.04))
+
+    assert 2 <= max(order.count(W1), order.count(W2)) <= 4 and order.count(W0) >= 3

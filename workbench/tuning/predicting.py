@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.forecast import forecast_from
-from workbench.tuning.ranking import counts
+from workbench.tuning.ranking import EQUAL_WITHIN, counts
 from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of
+from workbench.tuning.trials import surely_slower
 
 TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
+MOST_STARTS_TO_SETTLE = 3  # of the best, against the current settings
 MOST_VERIFIED = 4  # predictions that are put to the test, one after the other
 
 
@@ -34,7 +36,7 @@ class Predicting:
         best = self._best(progress)
         tested = sum(progress.is_checked(one) for one in progress.candidates)
         if best is None or progress.is_checked(best) or tested >= self.most_verified:
-            return Round(())
+            return Round(_to_settle(progress), TEST_SHARE, screen=True)
         return Round((best,), TEST_SHARE)
 
     def runs_left(self, progress: Progress) -> int:
@@ -50,6 +52,18 @@ class Predicting:
         if not rated:
             return next((one for one in alive if not progress.is_seen(one)), None)
         return forecast_from(rated, alive, progress.probe, progress.cores, progress.paced).best
+
+
+def _to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
+    """The fastest that was tested and the current settings, while it is not certain that changing gains anything."""
+    current = progress.current
+    tested = {one: rate for one in progress.candidates if progress.is_checked(one) and (rate := progress.estimate(one))}
+    mine = progress.estimate(current) if current is not None else None
+    best = max(tested, key=lambda one: tested[one].samples_per_second, default=None)
+    if mine is None or best is None or best == current or progress.starts(best) >= MOST_STARTS_TO_SETTLE:
+        return ()
+    gains = tested[best].samples_per_second > (1 + EQUAL_WITHIN) * mine.samples_per_second
+    return (current, best) if gains and current and not surely_slower(mine, tested[best]) else ()
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:

@@ -137,8 +137,9 @@ def rank(
     if not field:
         return Ranking()
     useful = [one for one in field if not has_idle_workers(one.trial)] or field
-    eligible = [one for one in useful if is_checked(one.trial)] if checked_only else []
-    eligible = eligible or useful
+    eligible = useful
+    if checked_only and any(is_checked(one.trial) for one in useful):
+        eligible = [one for one in useful if is_checked(one.trial) or one.settings == current]
     fastest = max(eligible, key=lambda one: one.rate)
     tied = _tied(eligible, fastest, current)
     winner, kept = _choose(tied, current)
