@@ -16,7 +16,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.stage_clock import COLUMN, FIELDS, RING, TRANSFORM_FIELDS, WIDTH, StageInit, WorkerClock
 from workbench.measure.stage_reading import Lap, costs_between
 from workbench.measure.stages import Stage, costs_from_json, measure_stages
-from workbench.measure.transforms import TimedCall, put_clocks_on_transforms
+from workbench.measure.transforms import Clocks, TimedCall
 from workbench.measure.trial import TrialServer
 
 
@@ -122,7 +122,9 @@ def test_waiting_is_what_is_neither_cpu_nor_want_of_a_core():
 
 
 def names_of(dataset):
-    return put_clocks_on_transforms(dataset, lambda number, call, args, kwargs: call(*args, **kwargs), 24)
+    found = Clocks(dataset, lambda number, call, args, kwargs: call(*args, **kwargs), 24)
+    found.on()
+    return found.names
 
 
 class Holder:
@@ -156,7 +158,7 @@ def test_what_holds_transforms_is_opened():
 def test_transforms_of_wrapped_datasets_are_found_once():
     inner = Pipeline()
     assert names_of(Subset(inner, [0, 1])) == ["Burn", "nap"]
-    assert names_of(Holder(datasets=[inner, inner])) == []  # they have their clocks already
+    assert names_of(Holder(datasets=[Pipeline()] * 2)) == ["Burn", "nap"]
 
 
 def test_a_real_sequential_is_opened():
@@ -167,8 +169,22 @@ def test_a_real_sequential_is_opened():
 
 def test_more_transforms_than_there_is_room_for_stay_as_they_are():
     holder = Holder(transforms=[nap, nap, nap])
-    assert put_clocks_on_transforms(holder, lambda *_: None, 2) == ["nap", "nap #2"]
-    assert holder.transforms[2] is nap
+    found = Clocks(holder, lambda *_: None, 2)
+    assert found.names == ["nap", "nap #2"] and holder.transforms == [nap] * 3
+    found.on()
+    assert [type(item) is TimedCall for item in holder.transforms] == [True, True, False]
+    found.off()
+    assert holder.transforms == [nap] * 3
+
+
+def test_between_detailed_batches_everything_is_the_users_own():
+    holder = Holder(transform=Compose(nap, Burn()), augmentations=(nap, [nap]))
+    before = list(holder.transform.transforms), holder.augmentations
+    found = Clocks(holder, lambda number, call, args, kwargs: call(*args, **kwargs), 24)
+    found.on()
+    assert type(holder.augmentations[0]) is TimedCall and type(holder.augmentations[1][0]) is TimedCall
+    found.off()
+    assert (holder.transform.transforms, holder.augmentations) == before and holder.augmentations is before[1]
 
 
 # -- clocks --
@@ -196,7 +212,7 @@ def test_an_error_in_collate_leaves_the_clocks_in_order(tmp_path):
     clock, fetcher = WorkerClock(str(tmp_path / "rows"), 0, 1), Fetcher()
     with pytest.raises(ValueError, match="ragged"):
         clock.fetch(lambda fetcher, samples: fetcher.collate_fn(samples), fetcher, [1])
-    assert not clock.detailed and fetcher.collate_fn.__func__ is Fetcher.collate_fn
+    assert fetcher.collate_fn.__func__ is Fetcher.collate_fn
 
 
 def test_the_users_own_worker_init_runs_first(tmp_path, monkeypatch):

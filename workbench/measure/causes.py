@@ -19,11 +19,13 @@ EXPLAINS = 0.35
 TAIL_TIMES = 4.0
 """A batch that takes this many times the median belongs to the tail: a scheduler that shares a core between two or
 three programs makes a batch two or three times slower, not more."""
-TAIL_SHARE = 0.2
-"""Of the workers' time, idle or not, spent in the tail beyond the median."""
+TAIL_SHARE = 0.15
+TAIL_NOTED = 0.04
+"""Of the workers' time, idle or not, spent in the tail beyond the median: to blame it, and to mention it."""
 TAIL_FEWEST = 8
-UNEVEN = 2.0
-"""Batches of the busiest worker over the mean from which work is dealt out unevenly."""
+UNEVEN = 1.3
+"""Batches of the busiest worker over the mean from which work is dealt out unevenly: DataLoader asks all of them in
+turn, so that only a worker without data falls behind."""
 OTHER_THREADS = 0.3
 """Share of a worker's CPU that goes to threads other than its own from which it counts as multi-threaded."""
 MANY_TENSORS = 32
@@ -31,6 +33,8 @@ SMALL_TENSOR_BYTES = 64 << 10
 MANY_OBJECT_BYTES = 16 << 10
 """Pickled bytes of a batch beside its references to tensors, which take 100 to 300 bytes each."""
 REFERENCE_BYTES = 320
+MANY_WORKERS = 16
+"""Workers above which a number is no advice any more: each costs memory, and what they wait for has a limit."""
 SLOW_FIRST_SECONDS = 0.5
 SLOW_FIRST_TIMES = 10.0
 PRESSURE = 0.10
@@ -114,6 +118,9 @@ def asides(scene: Scene) -> tuple[str, ...]:
             f"slow first item: a worker's first batch took {_seconds(first)}, later ones {_seconds(_typical(scene))}; "
             "persistent_workers=True pays that once instead of every epoch"
         )
+    share, told = _tail_of(scene)
+    if TAIL_NOTED <= share < TAIL_SHARE:
+        found.append(f"{told}; a larger prefetch_factor hides some of it")
     if (scene.foreign_share or 0.0) > NOISY_SHARE:
         found.append(
             f"other programs used {scene.foreign_share * scene.cores:.1f} of {scene.cores} cores meanwhile; "
@@ -155,7 +162,7 @@ def _idle(scene: Scene) -> Cause | None:
 def _uneven(scene: Scene) -> Cause | None:
     batches = scene.costs.worker_batches
     mean = sum(batches) / len(batches) if batches else 0.0
-    if len(batches) < 2 or mean < TAIL_FEWEST or max(batches) < min(UNEVEN, 0.9 * len(batches)) * mean:
+    if len(batches) < 2 or mean < TAIL_FEWEST or max(batches) < UNEVEN * mean:
         return None
     return Cause(
         "shard imbalance",
@@ -166,24 +173,34 @@ def _uneven(scene: Scene) -> Cause | None:
 
 
 def _tail(scene: Scene) -> Cause | None:
-    walls = scene.costs.batch_walls
-    if len(walls) < TAIL_FEWEST:
-        return None
-    typical = median(walls)
-    slow = [wall for wall in walls if wall > TAIL_TIMES * typical]
-    beyond = sum(slow) - typical * len(slow)
-    whole = scene.batch_seconds * len(walls) * max(1, scene.num_workers)
-    if not slow or len(slow) > len(walls) / 3 or beyond < TAIL_SHARE * whole:
+    share, told = _tail_of(scene)
+    if share < TAIL_SHARE:
         return None
     ahead = (scene.prefetch_factor or 2) * 2
     return Cause(
         "heavy tail",
-        f"head of line: {len(slow)} of {len(walls)} batches took up to {_seconds(max(walls))}, the median batch "
-        f"{_seconds(typical)}; batches behind a slow one wait for it although they are ready",
+        told,
         f"raise prefetch_factor to {ahead}, so that more finished batches lie ahead of a slow one"
         if scene.num_workers
         else "load in a worker with num_workers=1, so that the step works on while a slow sample loads",
         "p95 and the median of the batch times are close, or the rate does not rise with prefetch_factor",
+    )
+
+
+def _tail_of(scene: Scene) -> tuple[float, str]:
+    """Share of the workers' time that slow batches take beyond the median, and the pattern in words."""
+    walls = sorted(scene.costs.batch_walls)
+    if len(walls) < TAIL_FEWEST:
+        return 0.0, ""
+    typical, late = median(walls), walls[int(0.95 * len(walls))]
+    slow = [wall for wall in walls if wall > TAIL_TIMES * typical]
+    if len(slow) > len(walls) / 3:
+        return 0.0, ""
+    beyond = sum(slow) - typical * len(slow)
+    whole = scene.batch_seconds * len(walls) * max(1, scene.num_workers)
+    return beyond / whole, (
+        f"head of line: {len(slow)} of {len(walls)} batches take far longer than the rest (median {_seconds(typical)}, "
+        f"p95 {_seconds(late)}, longest {_seconds(walls[-1])}), and ready batches behind a slow one wait for it"
     )
 
 
@@ -247,14 +264,18 @@ def _largest_stage(scene: Scene) -> Cause:
 def _waits(scene: Scene, stage: Stage) -> Cause:
     waited = scene.costs.waiting_seconds_per_batch / max(scene.costs.worker_seconds_per_batch, 1e-9)
     needed = max(scene.workers_needed, scene.num_workers + 1)
+    advice = f"raise num_workers to {needed}: waiting takes no core, so more workers wait side by side"
+    if needed > MANY_WORKERS:
+        advice = (
+            f"raise num_workers as far as the rate follows, since waiting takes no core; keeping up would take {needed}"
+        )
     where = "" if stage is scene.costs.fetch else f" in {stage.name}"
     waiting, whole = scene.costs.waiting_seconds_per_batch, scene.costs.worker_seconds_per_batch
     return Cause(
         "storage wait",
         f"a loading process waits{where} {min(1.0, waited):.0%} of the time it takes for a batch "
         f"({_seconds(waiting)} of {_seconds(whole)}) without using a core",
-        f"raise num_workers to {needed}: waiting takes no core, so more workers wait side by side; then larger, "
-        "sequential reads (shards)",
+        f"{advice}; then larger, sequential reads (shards)",
         "the rate does not rise with num_workers although cores are free: then what is waited for has its limit",
     )
 

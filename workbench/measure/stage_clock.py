@@ -1,8 +1,9 @@
 """Clocks inside the processes that load: what a batch costs in fetch, transforms, collate and hand-over.
 
 Nothing of the user's is replaced where others could see it. A loader's `worker_init_fn` is followed by ours, which
-puts clocks around the fetcher's `fetch` and around pickling in that worker alone, and around the transforms of the
-worker's own copy of the dataset. The dataset keeps its class, its attributes and `__getitems__`.
+puts clocks around the fetcher's `fetch` and around pickling in that worker alone, and, for the few batches that are
+timed in detail, around the transforms of the worker's own copy of the dataset. The dataset keeps its class, its
+attributes and `__getitems__`.
 
 What they count goes to one row a worker in a small file that the trial process maps too, so reading it stops nobody.
 """
@@ -21,10 +22,17 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from workbench.measure.transforms import put_clocks_on_transforms
+from workbench.measure.transforms import Clocks
 
-OVERHEAD_SHARE = 0.01
-"""Detailed clocks run on so few batches that they take at most this share of a worker's time; promised is 2 %."""
+OVERHEAD_SHARE = 0.005
+"""Detailed clocks run on so few batches that they take this share of a worker's time; promised is 2 % for everything.
+Their cost is reckoned from looks in a row, and from how much longer a timed batch takes than others."""
+PLAIN_WEIGHT = 0.1
+"""Of a batch in the running mean of batches that are not timed in detail."""
+SELDOM = 500
+"""Every so many batches at the latest, one is timed in detail."""
+SHORTEST_SECONDS = 2e-5
+"""No batch is taken to be shorter, when the clocks took most of its time."""
 MOST_TRANSFORMS = 24
 LOOKS_A_BATCH = 6
 """Looks at the clocks that a detailed batch takes beside those of its transforms: four, and reading a few totals."""
@@ -37,6 +45,7 @@ FIELDS = ("batches", "busy_seconds", "detailed", "fetch_wall", "fetch_cpu", "fet
           "collate_cpu", "collate_starved", "handed", "hand_wall", "hand_cpu", "hand_bytes", "process_cpu",
           "thread_cpu", "first_seconds", "starts", "threads")  # fmt: skip
 COLUMN = {name: number for number, name in enumerate(FIELDS)}
+BATCHES, BUSY_SECONDS = COLUMN["batches"], COLUMN["busy_seconds"]
 TRANSFORM_FIELDS = 3  # wall, CPU, starved
 WIDTH = len(FIELDS) + MOST_TRANSFORMS * TRANSFORM_FIELDS + RING
 
@@ -84,13 +93,14 @@ class WorkerClock:
         rows = Rows(path, workers)
         self._row = rows.values[worker * WIDTH : (worker + 1) * WIDTH]
         self._row[COLUMN["starts"]] += 1
-        self._seen = 0
-        self._due = 0
+        self._seen = self._due = 0
+        self._batches, self._busy = int(self._row[BATCHES]), self._row[BUSY_SECONDS]
+        self._plain = 0.0
         self._random = random.Random(worker)  # its own: the user's generators are left as they are
         self._starved = Starvation()
         self._long = False
         self._process_cpu, self._thread_cpu = time.process_time(), time.thread_time()
-        self.detailed = False
+        self.transforms: Clocks | None = None
         self._calls = 0
         self._look: float | None = None
 
@@ -99,23 +109,24 @@ class WorkerClock:
     def fetch(self, original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         """Forms one batch with the fetcher's own method, timed."""
         self._seen += 1
-        starved = self._starved() if self._long else 0.0
+        before = self._starved() if self._long else 0.0
         begun = time.perf_counter()
-        if self._seen > self._due:
-            batch = self._fetch_in_detail(original, fetcher, index)
-        else:
-            batch = original(fetcher, index)
+        in_detail = self._seen > self._due
+        batch = self._fetch_in_detail(original, fetcher, index) if in_detail else original(fetcher, index)
         seconds = time.perf_counter() - begun
-        self._keep(seconds, self._starved() - starved if self._long else 0.0)
+        own = seconds - (self._starved() - before) if self._long else seconds
+        if not in_detail:
+            self._plain += PLAIN_WEIGHT * (own - self._plain) if self._plain else own
+        self._keep(seconds, own)
         self._long = seconds > LONG_SECONDS
         return batch
 
-    def _keep(self, seconds: float, starved: float) -> None:
-        row = self._row
-        number = int(row[COLUMN["batches"]])
-        row[WIDTH - RING + number % RING] = max(0.0, seconds - starved)
-        row[COLUMN["busy_seconds"]] += seconds
-        row[COLUMN["batches"]] = number + 1
+    def _keep(self, seconds: float, own: float) -> None:
+        row, number = self._row, self._batches
+        row[WIDTH - RING + number % RING] = own
+        self._batches, self._busy = number + 1, self._busy + seconds
+        row[BUSY_SECONDS] = self._busy
+        row[BATCHES] = number + 1
         if self._seen == 1:
             row[COLUMN["first_seconds"]] = seconds
 
@@ -131,29 +142,38 @@ class WorkerClock:
                 spent[:] = [b - a for a, b in zip(before, self._now(), strict=True)]
 
         before = self._now()
-        fetcher.collate_fn, self.detailed, self._calls = timed_collate, True, 0
+        fetcher.collate_fn, self._calls = timed_collate, 0
+        if self.transforms is not None:
+            self.transforms.on()
         try:
             batch = original(fetcher, index)
         finally:
-            fetcher.collate_fn, self.detailed = collate, False
+            fetcher.collate_fn = collate
+            if self.transforms is not None:
+                self.transforms.off()
         whole = [b - a for a, b in zip(before, self._now(), strict=True)]
         self._add("fetch", *(max(0.0, w - s) for w, s in zip(whole, spent, strict=True)))
         self._add("collate", *spent)
         self._row[COLUMN["detailed"]] += 1
         self._absolute()
-        self._plan_next(whole[0])
+        self._plan_next(whole[0] - whole[2])
         return batch
 
     def _plan_next(self, seconds: float) -> None:
-        """Skips so many batches that the clocks stay within `OVERHEAD_SHARE`, a random number so as to hit no beat."""
+        """Skips so many batches that the clocks stay within `OVERHEAD_SHARE`, a random number so as to hit no beat.
+
+        Args:
+            seconds: What the batch took, less what it had no core for, which would hide the clocks' own time.
+        """
         cost = self._look_seconds() * (LOOKS_A_BATCH + 2 * self._calls)
-        every = math.ceil(cost / max(OVERHEAD_SHARE * seconds, 1e-9))
+        if self._plain:
+            cost = max(cost, seconds - self._plain)
+        every = math.ceil(cost / (OVERHEAD_SHARE * max(seconds - cost, self._plain, SHORTEST_SECONDS)))
+        every = min(every, SELDOM)
         self._due = self._seen + (self._random.randrange(2 * every - 1) if every > 1 else 0)
 
     def transform(self, number: int, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls one of the transforms, timed on detailed batches."""
-        if not self.detailed:
-            return function(*args, **kwargs)
+        """Calls one of the transforms, timed."""
         self._calls += 1
         before = self._now()
         try:
@@ -230,11 +250,11 @@ def start_clocks(path: str, worker: int, workers: int, dataset: Any) -> WorkerCl
         queues = multiprocessing.queues
         pickler = queues._ForkingPickler
         queues._ForkingPickler = _ClockedPickler(clock, getattr(pickler, "pickler", pickler))
-    names = put_clocks_on_transforms(dataset, clock.transform, MOST_TRANSFORMS)
+    clock.transforms = Clocks(dataset, clock.transform, MOST_TRANSFORMS)
     if worker == 0:
         draft = f"{path}.names.{os.getpid()}"
         with open(draft, "w") as file:
-            json.dump(names, file)
+            json.dump(clock.transforms.names, file)
         os.replace(draft, f"{path}.names")
     return clock
 

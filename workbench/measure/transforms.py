@@ -1,4 +1,4 @@
-"""Finds the transforms inside a dataset and puts a clock around each, without hiding what they are.
+"""Finds the transforms inside a dataset and puts a clock around each for the few batches that are timed in detail.
 
 Looked for are attributes whose name speaks of a transform, in the dataset and in datasets that it wraps. What holds
 several (a list, a `Compose` with `.transforms`, an `nn.Sequential`) is opened, so that each has a name of its own.
@@ -7,6 +7,7 @@ several (a list, a `Compose` with `.transforms`, an `nn.Sequential`) is opened, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 SPEAKING = ("transform", "augment", "preprocess")
@@ -42,59 +43,76 @@ class TimedCall:
         return repr(self.__dict__["_timed"][0])
 
 
-def put_clocks_on_transforms(dataset: Any, clock: Clock, most: int) -> list[str]:
-    """Replaces up to `most` transforms by timed ones in place; returns their names in the order of their numbers."""
-    search = _Search(clock, most)
-    search.dataset(dataset, 0)
-    return search.names
+class Clocks:
+    """The transforms that were found in a dataset; their clocks are put on and taken off as a whole.
 
+    Between `on` and `off` everything is as the user made it, and costs nothing.
 
-class _Search:
-    def __init__(self, clock: Clock, most: int) -> None:
+    Attributes:
+        names: Of the transforms, in the order of their numbers.
+    """
+
+    def __init__(self, dataset: Any, clock: Clock, most: int) -> None:
         self._clock, self._most = clock, most
         self._seen: set[int] = set()
+        self._switches: list[tuple[Callable[[Any], None], Any, Any]] = []  # how to put, bare, timed
         self.names: list[str] = []
+        self._look_through(dataset, 0)
 
-    def dataset(self, dataset: Any, depth: int) -> None:
+    def on(self) -> None:
+        """Puts every clock on."""
+        for put, _, timed in self._switches:
+            put(timed)
+
+    def off(self) -> None:
+        """Takes every clock off."""
+        for put, bare, _ in self._switches:
+            put(bare)
+
+    def _look_through(self, dataset: Any, depth: int) -> None:
         """Looks through a dataset's own attributes, then into what it wraps."""
         if depth > DEEPEST or not self._first_time(dataset):
             return
         own = getattr(dataset, "__dict__", {})
         for name in [name for name in own if any(part in name.lower() for part in SPEAKING)]:
-            self._open(own[name], lambda new, name=name: own.__setitem__(name, new), depth)
+            self._open(own[name], partial(own.__setitem__, name), depth)
         for name in WRAPPED:
             inner = own.get(name)
             for item in inner if isinstance(inner, list | tuple) else [inner]:
                 if item is not None:
-                    self.dataset(item, depth + 1)
+                    self._look_through(item, depth + 1)
 
-    def _open(self, value: Any, replace: Callable[[Any], None], depth: int) -> None:
-        """Opens what holds transforms; what is one itself is replaced."""
-        if isinstance(value, TimedCall) or type(value) is TimedCall or depth > DEEPEST:
+    def _open(self, value: Any, put: Callable[[Any], None], depth: int) -> None:
+        """Opens what holds transforms; what is one itself gets a clock."""
+        if depth > DEEPEST:
+            return
+        if isinstance(value, tuple):
+            timed = list(value)
+            self._open_each(timed, depth, now=True)
+            if any(new is not old for new, old in zip(timed, value, strict=True)):
+                self._switches.append((put, value, tuple(timed)))
             return
         holder = _holder(value)
         if holder is not None:
             if self._first_time(value):
-                self._each(holder, depth)
-                if isinstance(value, tuple):
-                    replace(type(value)(holder))
+                self._open_each(holder, depth)
             return
         if not callable(value) or isinstance(value, type):
             return
         inside = [name for name in getattr(value, "__dict__", {}) if "transform" in name.lower()]
         if inside and all(callable(value.__dict__[name]) or value.__dict__[name] is None for name in inside):
-            self.dataset(value, depth + 1)  # torchvision's StandardTransform: holds those of input and target
-            return
-        replace(self._timed(value))
+            self._look_through(value, depth + 1)  # torchvision's StandardTransform: holds those of input and target
+        elif len(self.names) < self._most:
+            self._switches.append((put, value, self._timed(value)))
 
-    def _each(self, holder: Any, depth: int) -> None:
-        keys = list(holder) if isinstance(holder, dict) else range(len(holder))
-        for key in keys:
-            self._open(holder[key], lambda new, key=key: holder.__setitem__(key, new), depth + 1)
+    def _open_each(self, holder: Any, depth: int, *, now: bool = False) -> None:
+        """Opens what a list or dict holds; `now` puts the clocks on for good, in what is a copy."""
+        for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
+            self._open(holder[key], partial(holder.__setitem__, key), depth + 1)
+            if now and self._switches and self._switches[-1][1] is holder[key]:
+                holder[key] = self._switches.pop()[2]
 
-    def _timed(self, value: Callable[..., Any]) -> Any:
-        if len(self.names) >= self._most:
-            return value
+    def _timed(self, value: Callable[..., Any]) -> TimedCall:
         name = getattr(value, "__qualname__", None) or type(value).__name__
         name = name.rpartition("<locals>.")[2]
         same = sum(known.split(" #")[0] == name for known in self.names)
@@ -112,8 +130,6 @@ def _holder(value: Any) -> Any:
     """The list or dict in which `value` keeps its transforms, to be written to; None when it holds none."""
     if isinstance(value, list):
         return value
-    if isinstance(value, tuple):
-        return list(value)
     inner = getattr(value, "__dict__", {}).get("transforms")
     if isinstance(inner, list):
         return inner
