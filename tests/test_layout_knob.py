@@ -11,9 +11,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests import made_up_sweeps as made_up
 from workbench.errors import LayoutError, SettingsError, SourceError
-from workbench.layouts import KEY, Payback, layout_loader, payback, prepare_layouts
+from workbench.layouts import KEY, Payback, convert, layout_loader, payback, prepare_layouts
 from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.loaders.source import LoaderSource
+from workbench.measure.plan import TrialPlan
+from workbench.measure.right_copy import why_another_copy
+from workbench.measure.right_data import reference
+from workbench.measure.trial import TrialServer
 from workbench.tuning.export import load_settings, render
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.strategies import Progress, Race
@@ -26,8 +30,8 @@ def label(sample):
     return torch.tensor(sample["label"])
 
 
-def samples():
-    return [{KEY: f"s{n:02d}", "jpg": bytes([n]) * 300, "label": n} for n in range(40)]
+def samples(first=0):
+    return [{KEY: f"s{n:02d}", "jpg": bytes([n]) * 300, "label": first + n} for n in range(40)]
 
 
 @pytest.fixture
@@ -131,14 +135,28 @@ def test_the_ready_factory_takes_names_with_folders_and_refuses_what_is_not_ther
             layout_loader(wrong)
 
 
-def test_a_sweep_over_layouts_checks_that_the_data_stay_the_same(prepared, tmp_path):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trial_checks_that_another_copy_gives_the_same_samples(prepared, tmp_path, workers):
+    others = convert(samples(100), tmp_path / "others", processes=1)
+    places = {one.layout: one.path for one in prepared} | {"others": others.path}
+    loader = layout_loader(places, transform=label, batch_size=8)
+    plan = TrialPlan(measure_seconds=0.1, measure_growth=False, measure_edge=False)
+    with TrialServer(loader) as server:
+        server.probe()
+        found = {name: server.run(LoaderSettings(workers, layout=name), plan) for name in places}
+    assert {name: run.status for name, run in found.items()} == {
+        "files": "ok", "tar": "ok", "parquet": "ok", "others": "wrong_data"
+    }  # fmt: skip
+    assert found["others"].reason.startswith("layout 'others' gives other data: 40 of 40 samples")
+
+
+def test_a_sweep_over_layouts_has_them_in_its_table(prepared, tmp_path):
     loader = layout_loader(prepared, transform=label, batch_size=8)
-    sweep = Sweep(loader, SearchSpace(layout=["files", "tar", "parquet"]), "grid", 8, store=tmp_path / "s.db")
+    sweep = Sweep(loader, SearchSpace(layout=["files", "tar", "parquet"]), "grid", 4, store=tmp_path / "s.db")
     results = sweep.run(progress=False)
     assert results.current == LoaderSettings(layout="files")
-    assert {trial.settings.layout for trial in results.trials} == {"files", "tar", "parquet"}
-    assert all(trial.status in ("ok", "skipped") for trial in results.trials), results.failed
-    assert set(results.frame["layout"]) == {"files", "tar", "parquet"}
+    assert set(results.frame["layout"]) == {"files", "tar", "parquet"} and results.frame["layout"].dtype == "string"
+    assert {trial.status for trial in results.trials} <= {"ok", "skipped"}, results.failed
 
 
 def test_payback_in_epochs():
@@ -162,3 +180,29 @@ def test_short_marks_name_the_layout():
     from workbench.notebook.formatting import short_label
 
     assert short_label(made_up.settings(2, layout="tar")) == "2w p2 tar"
+
+
+class Noisy(TensorDataset):
+    """Every visit adds noise."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] + torch.rand(3)
+
+
+def test_copies_are_told_from_other_data_only_where_that_can_be_told():
+    def loader(values, kind=TensorDataset, **more):
+        return DataLoader(kind(values), batch_size=8, **more)
+
+    values = torch.arange(120.0).reshape(40, 3)
+    own = reference(lambda: loader(values), 0.5)
+    assert why_another_copy(loader(values.clone()), "tar", own, 0.5) == ""
+    assert why_another_copy(loader(values.flip(0)), "tar", own, 0.5) == "", "another order is the same data"
+    assert "has 39 samples, not 40" in why_another_copy(loader(values[:39]), "tar", own, 0.5)
+    assert "1 of 40 samples" in why_another_copy(
+        loader(values.clone().index_fill(0, torch.tensor([7]), 9)), "tar", own, 0.5
+    )
+    shuffled = reference(lambda: loader(values, shuffle=True), 0.5)
+    assert why_another_copy(loader(values, shuffle=True), "tar", shuffled, 0.5) == ""
+    noisy = reference(lambda: loader(values, Noisy), 0.5)
+    assert why_another_copy(loader(values + 5, Noisy), "tar", noisy, 0.5) == "", "noise hides what it covers"
+    assert "has 20 samples, not 40" in why_another_copy(loader(values[:20], Noisy), "tar", noisy, 0.5)

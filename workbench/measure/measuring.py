@@ -74,15 +74,18 @@ def _counter_when_known(task: dict[str, Any]) -> Callable[[Any], int]:
 
 
 def _check_data(task: dict[str, Any], settings: LoaderSettings, source: Any) -> dict[str, Any]:
+    from workbench.measure.right_copy import why_another_copy
     from workbench.measure.right_data import Reference, check
 
     with open(task["reference"]) as file:
         reference = Reference.from_json(json.load(file))
     zero = settings.replaced(num_workers=0, batch_on_worker=False, pin_memory=False)
-    found = check(
-        source.build(settings), settings, reference, task["plan"]["check_seconds"], lambda: source.build(zero)
-    )
-    return asdict(found)
+    seconds = task["plan"]["check_seconds"]
+    found = asdict(check(source.build(settings), settings, reference, seconds, lambda: source.build(zero)))
+    if settings.layout is not None and found["status"] == "ok":
+        reason = why_another_copy(source.build(zero), settings.layout, reference, seconds)
+        found |= {"status": "wrong_data", "reason": reason} if reason else {}
+    return found
 
 
 def _start_method(loader: Any, settings: LoaderSettings) -> str:

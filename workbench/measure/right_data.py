@@ -172,6 +172,14 @@ def check(
     return DataCheck(status, reason, notes, counts, idle, look.batches, look.samples, look.complete)
 
 
+def log_like(reference: Reference, loader: Any, seconds: float = DEFAULT_SECONDS) -> SampleLog:
+    """What another loader gives, looked at under the first seed of `reference` and by the same leaves."""
+    with untouched_randomness(loader):
+        seed_everything(1)
+        with Tap(loader) as tap:
+            return _sample_log(_look(tap, seconds, reference.batch_size), reference)
+
+
 class _Look:
     """A bounded look at one epoch while it is taken: digests only, no batch is kept."""
 
