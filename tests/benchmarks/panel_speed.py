@@ -3,8 +3,8 @@
     python tests/benchmarks/panel_speed.py [SETTINGS]
 
 One more finished start is shown again and again, in every chart, in headless Chromium with our own script and the real
-messages; milliseconds are those of the page's own thread. Promised is that a chart takes less than 100 of them to follow,
-and that drawing takes a tenth of a core at most.
+messages; milliseconds are those of the page's own thread. Promised is that a chart takes less than 100 of them, and
+that drawing takes a tenth of a core at most.
 """
 
 from __future__ import annotations

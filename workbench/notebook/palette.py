@@ -125,7 +125,6 @@ def layout(theme: Theme, title: str, subtitle: str = "", **more: Any) -> dict[st
             "y": 0,
             "yref": "container",
             "yanchor": "bottom",
-            "itemsizing": "constant",
             "entrywidthmode": "pixels",
             "entrywidth": LEGEND_WORDS_PX,
             "font": {"color": theme.muted, "size": FONT_SIZE - 1},
