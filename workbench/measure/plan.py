@@ -70,7 +70,7 @@ def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, co
     deadline = plan.deadline_seconds or max(LEAST_DEADLINE_SECONDS, needed)
     total = machine.memory_limit_bytes() or 0
     return {
-        "deadline_seconds": (plan.deadline_seconds or max(LEAST_DEADLINE_SECONDS, needed)) if probe else PROBE_SECONDS,
+        "deadline_seconds": deadline if probe else PROBE_SECONDS,
         "silence_seconds": silence if probe else PROBE_SECONDS,
         "partial_silence_seconds": LEAST_SILENCE_SECONDS / 2,
         "memory_bytes": plan.memory_limit_bytes,

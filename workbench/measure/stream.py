@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
@@ -112,7 +111,6 @@ class Stream:
         del iterator, owner
         for sampler, epoch in self._epochs_before:
             sampler.set_epoch(epoch)
-        gc.collect()
 
 
 def why_empty(loader: Any) -> str:
