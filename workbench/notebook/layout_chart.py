@@ -17,6 +17,8 @@ from workbench.notebook.palette import Theme
 from workbench.notebook.points import Point, fastest, points
 from workbench.tuning.results import Results
 
+PAYS = "pays after "
+
 
 @dataclass(frozen=True)
 class LayoutRow:
@@ -119,7 +121,11 @@ def layouts_figure(info: LayoutsInfo, theme: Theme) -> Figure:
         "Which format for you",
         subtitle(info.summary),
         xaxis=palette.axis(
-            theme, "layout", tickvals=list(range(len(names))), ticktext=names, range=[-0.5, len(names) - 0.5]
+            theme,
+            "layout, and epochs until converting to it has paid",
+            tickvals=list(range(len(names))),
+            ticktext=names,
+            range=[-0.5, len(names) - 0.5],
         ),
         yaxis=palette.axis(theme, "samples/s", rangemode="tozero", tickformat=",~r", nticks=7),
     )
@@ -141,7 +147,7 @@ def payback_words(cost: Payback) -> str:
         return "never pays"
     if cost.epochs is None:
         return formatting.UNKNOWN
-    return f"pays after {formatting.number(cost.epochs)} epochs"
+    return f"{PAYS}{formatting.number(cost.epochs)} epochs"
 
 
 def _row(
@@ -198,7 +204,7 @@ def _mark(index: int, row: LayoutRow) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": escape(f"{row.layout}: {words}"),
+        "name": escape(f"{row.layout}: {words.removeprefix(PAYS)}"),  # the axis says what the epochs are
         "x": [index],
         "y": [point.samples_per_second],
         "error_y": intervals([point]),
