@@ -17,19 +17,19 @@ function plotly(model) {
     page.asked = true;
     ask();
   }
-  const again = setInterval(() => (page.library ? clearInterval(again) : ask()), ASK_AGAIN_MS);
+  const again = setInterval(() => (page.plotly ? clearInterval(again) : ask()), ASK_AGAIN_MS);
   page.loaded.finally(() => clearInterval(again));
   return page.loaded;
 }
 
 async function receivePlotly(buffer) {
   const page = globalThis[PLOTLY];
-  if (page.library || page.unpacking) return;
+  if (page.plotly || page.unpacking) return;
   page.unpacking = true;
   try {
     const bytes = new Blob([buffer]).stream().pipeThrough(new DecompressionStream("gzip"));
-    page.library = await evaluated(await new Response(bytes).text());
-    page.done(page.library);
+    page.plotly = await evaluated(await new Response(bytes).text());
+    page.done(page.plotly);
   } catch (error) {
     page.failed(error);
   }
