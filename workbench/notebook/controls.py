@@ -18,7 +18,7 @@ from workbench.tuning.strategies import STRATEGIES
 
 FIELD = {"width": "auto", "flex": "1 1 220px", "min_width": "200px"}
 STRATEGY_WORDS = {
-    "race": "race: slow ones stop early",
+    "race": "race: time goes where it may matter",
     "grid": "grid: all, equally well",
     "guided": "guided: one knob at a time",
     "forecast": "forecast: few measured, rest predicted",
