@@ -36,7 +36,10 @@ SPACE = SearchSpace(num_workers=[0, 1, 2], prefetch_factor=[2, 4])
 
 
 class MadeUpServer:
-    """A trial server whose rates are 100 a worker; `gate` holds trials back until it is opened."""
+    """A trial server whose rates are 100 a worker; `gate` holds trials back until it is opened.
+
+    After `shut_after` trials the gate shuts by itself, so that a sweep is caught in the middle at any speed.
+    """
 
     def __init__(self) -> None:
         self.gate = threading.Event()
@@ -44,6 +47,7 @@ class MadeUpServer:
         self.cancelled = threading.Event()
         self.probe_error: Exception | None = None
         self.ran: list[LoaderSettings] = []
+        self.shut_after: int | None = None
         self.emit: Callable[[dict[str, Any]], None] = lambda event: None
 
     def __call__(self, source: Any, *, step: Any, samples_per_batch: Any, on_event: Any) -> MadeUpServer:
@@ -66,6 +70,8 @@ class MadeUpServer:
         self.emit({"kind": "phase", "phase": "warm-up", "settings": chosen})
         window = {"at_seconds": 1.0, "seconds": 0.5, "batches": 10, "samples": 50}
         self.emit({"kind": "window", "window": window, "settings": chosen})
+        if self.shut_after is not None and len(self.ran) >= self.shut_after:
+            self.gate.clear()
         while not self.gate.is_set():
             if self.cancelled.wait(0.01):
                 return TrialRun(chosen, "killed", "stopped")
@@ -219,9 +225,9 @@ def test_while_a_trial_runs_its_settings_and_rate_are_shown(make, server):
 
 def test_stop_ends_the_running_trial_and_keeps_what_was_measured(make, server):
     one = make()
+    server.shut_after = 2
     one.steering.run.click()
     until(lambda: len(server.ran) >= 2)
-    server.gate.clear()
     until(lambda: one._pump.watched.running is not None)
     one.steering.stop.click()
     one.wait(120)  # the gate is shut: only a trial that was cancelled can end
@@ -418,12 +424,13 @@ def test_a_panel_made_anew_shows_the_last_sweep_of_the_store(make, server):
 
 def test_a_sweep_that_was_stopped_can_be_gone_on_with_and_repeats_nothing(make, server):
     first = make()
+    server.shut_after = 2
     first.run()
     until(lambda: len(server.ran) >= 2)
-    server.gate.clear()
     first.stop()
     first.wait(120)
     kept = len(server.ran)
+    server.shut_after = None
     server.gate.set()
     again = make()
     assert again._continue.layout.display is None and "it was stopped" in again._note.value
