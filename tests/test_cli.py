@@ -12,17 +12,19 @@ import time
 import pytest
 import torch
 
-from workbench.cli import main
+from workbench.cli import arguments, main
 from workbench.cli.arguments import build_parser, knob_values, knobs_asked
 from workbench.cli.checking import judge
 from workbench.errors import SettingsError, StoreError
+from workbench.layouts.registry import LAYOUTS
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun, Window
 from workbench.measure.result import TrialResult
 from workbench.measure.trace import read_trace
 from workbench.measure.trace_recording import profile
-from workbench.tuning.export import export, load_settings
+from workbench.tuning.export import FORMATS, export, load_settings
 from workbench.tuning.store import SweepStore
+from workbench.tuning.strategies import STRATEGIES
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,11 @@ def test_help_of_every_command(command, capsys):
         main([*filter(None, [command]), "--help"])
     assert ended.value.code == 0
     assert f"usage: workbench {command}".rstrip() in capsys.readouterr().out
+
+
+def test_the_help_names_what_the_rooms_have():
+    assert arguments.STRATEGIES == tuple(STRATEGIES)
+    assert set(arguments.LAYOUTS) == set(LAYOUTS) and set(arguments.EXPORT_FORMATS) == set(FORMATS)
 
 
 def test_version_is_the_distributions(capsys):

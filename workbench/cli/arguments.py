@@ -11,6 +11,7 @@ from workbench.errors import SettingsError
 STORE = "sweeps.db"
 EXPORT_FORMATS = ("yaml", "json", "python", "lightning", "transformers", "hydra")
 LAYOUTS = ("tar", "parquet", "tokens", "files")
+STRATEGIES = ("race", "guided", "forecast", "grid")
 KNOB_OPTIONS = {  # the knobs a sweep is most often asked for; --set takes them all
     "num_workers": "0,1,2,4",
     "prefetch_factor": "2,4",
@@ -123,7 +124,7 @@ def _add_sweep(commands) -> None:
         option = "--" + name.replace("_", "-")
         command.add_argument(option, metavar="V1,V2", help=f"values to try, for instance {example}")
     command.add_argument("--set", metavar="KNOB=V1,V2", action="append", default=[], help="values for any other knob")
-    command.add_argument("--strategy", metavar="NAME", help="how the space is searched")
+    command.add_argument("--strategy", metavar="NAME", help=f"how the space is searched: {', '.join(STRATEGIES)}")
     command.add_argument("--budget", metavar="TIME", help="time for the whole sweep: 120s, 5m")
     command.add_argument("--memory-limit", metavar="SIZE", help="settings above it never win: 8GiB, 500MB")
     command.add_argument("--step", metavar="FILE:FUNCTION", help="a training step to pace the loader with")
