@@ -37,7 +37,8 @@ def decoder(name: str = "pillow", shortest_side: int | None = None) -> Decoder:
             where ``shortest_side`` allows it (2.4 times as fast above 3 megapixels, for a target of 224 pixels).
             ``simplejpeg`` does the same and lets threads run (1.5 to 2.4 times as fast as Pillow); what is no JPEG, or
             one in CMYK, goes to Pillow. ``torchvision-cuda`` and ``dali`` decode on the GPU, in the training process
-            only, and give tensors that lie there; ``dali`` reads more formats than JPEG.
+            only, and give tensors that lie there; ``dali`` reads more formats than JPEG. ``compare_decoders`` measures
+            these ratios on images of your own.
         shortest_side: The image is never smaller than this along its shorter side, unless it was; it may be larger,
             since nothing is resized here. None keeps the full size.
 

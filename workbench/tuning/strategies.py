@@ -1,9 +1,9 @@
 """Strategies by name: which settings to start next, given what is known.
 
-A round starts its settings in an order drawn anew, so that a machine that slows down slows all alike. The user's
-current settings are started more often than others: their starts show how far two starts of the same settings lie
-apart on this machine, which every interval of the sweep needs. Nothing that only had a short first look is
-recommended: what may win is measured longer, and checked for right data, memory and the edge of an epoch.
+First looks are taken in an order drawn anew, so that a machine that slows down slows all alike. The user's current
+settings are among them, and are started again: how far two starts of the same settings lie apart on this machine is
+what every interval of the sweep needs. What may win is measured longer, and checked for right data, memory and the
+edge of an epoch; where the budget ends before that, the recommendation says so.
 """
 
 from __future__ import annotations
