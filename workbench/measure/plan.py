@@ -19,6 +19,11 @@ FLOOR_SHARE = 0.05
 """A trial is stopped when the machine has less than 1 GiB, or 5 %, of memory left."""
 
 
+LONGEST_WINDOW_SECONDS = 0.25
+WINDOWS_IN_A_RUN = 4
+"""Windows that a run of its least length has: three are the fewest that say anything about their spread."""
+
+
 @dataclass(frozen=True)
 class TrialPlan:
     """How one run measures.
@@ -27,7 +32,8 @@ class TrialPlan:
         measure_seconds: Seconds of quiet windows that suffice once they are precise enough.
         max_measure_seconds: Seconds of windows after which the run stops all the same.
         precision: Relative half-width of the in-run interval that is precise enough.
-        window_seconds: Least length of a window.
+        window_seconds: Least length of a window; None: a quarter of `measure_seconds`, at most 0.25. Each window wakes
+            the warden and the caller, which a loader that fills all cores pays for.
         warmup_seconds: Least length of the warm-up; the queue is used up once in any case.
         deadline_seconds: Wall seconds after which the run is ended; None: from what the probe saw, at least 60.
         silence_seconds: Seconds without a batch after which it counts as hung; None: from the probe, at least 15.
@@ -42,7 +48,7 @@ class TrialPlan:
     measure_seconds: float = 1.0
     max_measure_seconds: float = 4.0
     precision: float = 0.05
-    window_seconds: float = 0.1
+    window_seconds: float | None = None
     warmup_seconds: float = 0.2
     deadline_seconds: float | None = None
     silence_seconds: float | None = None
@@ -52,6 +58,11 @@ class TrialPlan:
     measure_edge: bool = True
     measure_growth: bool = True
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window_seconds is None:
+            seconds = min(LONGEST_WINDOW_SECONDS, self.measure_seconds / WINDOWS_IN_A_RUN)
+            object.__setattr__(self, "window_seconds", seconds)
 
 
 def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, cores: int) -> dict[str, Any]:
