@@ -19,6 +19,8 @@ _SHM_TEXTS = (
     "Bus error",
     "insufficient shared memory",
 )
+_TRANSPORT_ERRORS = ("RuntimeError", "OSError", "ConnectionResetError", "BrokenPipeError", "EOFError")
+"""What torch raises when a batch is lost between two processes; the cause stands in a worker's output, if anywhere."""
 _DESCRIPTOR_TEXTS = ("Too many open files", "received 0 items of ancdata")
 _PICKLE_TEXTS = (
     "PicklingError",
@@ -180,10 +182,11 @@ def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str
     text += f", in {error['position']}" if error.get("position") else ""
     everything = text + error["traceback"] + verdict.get("output", "")
     codes = {worker: code for worker, code in error.get("exit_codes", {}).items() if error.get("worker") is None}
-    if any(part in everything for part in _SHM_TEXTS):
-        return "failed", f"shared memory: {error['message'].splitlines()[0]}; {SHM_ADVICE}"
-    if any(part in text for part in _DESCRIPTOR_TEXTS):
+    hidden = everything if error["type"] in _TRANSPORT_ERRORS else text + error["traceback"]
+    if any(part in hidden for part in _DESCRIPTOR_TEXTS):
         return "failed", f"too many open files: {DESCRIPTOR_ADVICE}"
+    if any(part in everything for part in _SHM_TEXTS):
+        return "failed", f"shared memory: {(error['message'] or error['type']).splitlines()[0]}; {SHM_ADVICE}"
     if codes:
         worker, code = next(iter(codes.items()))
         return _judge_death(code, f"worker {worker}", verdict)
