@@ -40,11 +40,11 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
         (seen("finished", error=error("RuntimeError", "unable to allocate shared memory(shm)")), "failed", "/dev/shm"),
         (seen("finished", error=error("OSError", "[Errno 24] Too many open files")), "failed", "ulimit"),
         (
-            seen("finished", error=error("EOFError", ""), output="unable to open shared memory: Too many open files (24)"),
+            seen("finished", error=error("EOFError", ""), output="unable to open: Too many open files (24)"),
             "failed",
             "too many open files",
         ),
-        (seen("finished", error=error("EOFError", ""), output="unable to allocate shared memory"), "failed", "EOFError"),
+        (seen("finished", error=error("EOFError", ""), output="insufficient shared memory"), "failed", "EOFError"),
         (seen("finished", error=error("RuntimeError", "stack expects each tensor to be equal size")), "failed", "pads"),
         (
             seen("finished", error=error("RuntimeError", "Cannot re-initialize CUDA in forked subprocess.")),
