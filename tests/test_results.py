@@ -201,6 +201,16 @@ def test_current_settings_and_defaults_are_both_compared_when_they_differ():
     assert "times the rate of PyTorch's defaults, 0 workers" in text
 
 
+def test_a_cheaper_tie_that_was_only_looked_at_is_not_said_to_have_lost_for_its_price():
+    text = results(
+        trials({W0: around(100), W4: around(400, 0.001)}) + trials({W2: [401.0]}, screened=True), ending="budget"
+    ).recommendation
+
+    assert text.startswith("Use 4 workers")
+    assert "Tied with it" not in text
+    assert "had only a short first look: 2 workers, prefetch 2 (4 batches in flight) at 401/s" in text
+
+
 def test_ties_and_why_the_winner_was_taken_are_said():
     text = results(trials({W0: around(100), W2: around(398, 0.001), W4: around(400, 0.001)})).recommendation
 

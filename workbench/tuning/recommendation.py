@@ -181,16 +181,20 @@ def _idle_workers(results: Results) -> Iterator[str]:
 
 
 def _ties(results: Results) -> Iterator[str]:
-    tied, best = results.ranking.tied, results.ranking.order[0]
-    if not tied:
-        return
+    best = results.ranking.order[0]
+    looked_at = tuple(trial for trial in results.ranking.tied if not is_checked(trial))
+    tied = tuple(trial for trial in results.ranking.tied if is_checked(trial))
     if results.ranking.kept_current:
+        tied, looked_at = results.ranking.tied, ()
         why = "kept because a change gains nothing certain"
-    elif best.settings.num_workers < min(trial.settings.num_workers for trial in tied):
+    elif tied and best.settings.num_workers < min(trial.settings.num_workers for trial in tied):
         why = "chosen for fewer workers"
     else:
         why = "chosen for fewer workers, or with as many for less memory, a smaller prefetch or a shorter epoch restart"
-    yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {_list(tied)}; it was {why}."
+    if tied:
+        yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {_list(tied)}; it was {why}."
+    if looked_at:
+        yield f"May be as good, but had only a short first look: {_list(looked_at)}; more time would check that."
 
 
 def _unsettled(results: Results) -> Iterator[str]:
@@ -198,7 +202,7 @@ def _unsettled(results: Results) -> Iterator[str]:
         yield f"Not settled, may still be faster: {_list(results.ranking.unsettled)}; more time would tell."
     waiting = [t for t in results.trials if t.status == "skipped" and t.reason.startswith("not run")]
     if results.ending in _ENDED_EARLY:
-        rest = f"; {len(waiting)} settings were not run" if waiting else ""
+        rest = f"; {len(waiting)} of the settings got no turn" if waiting else ""
         yield f"Not everything was settled: {_ENDED_EARLY[results.ending]} first{rest}."
 
 
