@@ -113,8 +113,8 @@ def test_what_keeps_all_it_reads_grows_by_what_it_read_where_it_reads(bench, set
 
     memory = run.memory
     assert run.status == "ok" and memory.growth_established and memory.growth_kind == "anonymous"
-    grown = memory.growth_bytes_per_1000_samples * memory.growth_samples / 1000
-    assert abs(grown - 262_144 * memory.growth_samples) < 16 << 20  # what fills beside it, in up to two processes
+    # Freed batches leave holes between what is kept: the allocator holds up to a quarter more than the samples.
+    assert 0.95 < memory.growth_bytes_per_1000_samples / 1000 / 262_144 < 1.35
     assert memory.growth_in_workers is in_workers
     assert any(f"seen over {memory.growth_samples:,} samples" in note for note in run.notes)
 
