@@ -192,7 +192,7 @@ class Warden:
     def _supervise(self, watch: Watch, forks: bool) -> None:
         server = self._server if forks else None
         hidden = {os.getpid(), server}
-        next_tick, ticks = 0.0, 0
+        next_tick, ticks, scanned_in = 0.0, 0, ""
         pids: list[int] = []
         while not watch.ended:
             ready = [watch.report_fd, watch.output_fd, 0]
@@ -205,7 +205,8 @@ class Warden:
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + TICK_SECONDS
-                if ticks % TICKS_PER_SCAN == 0:
+                if ticks % TICKS_PER_SCAN == 0 or watch.phase != scanned_in:
+                    scanned_in = watch.phase
                     pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
                 ticks += 1
                 watch.tick(pids, server, spent=time.process_time())

@@ -267,6 +267,7 @@ class Watch:
             taken["samples"], rounds, cost.anonymous_bytes, cost.main_anonymous_bytes, cost.rss_bytes, len(pids)
         )
         self._costs.append((held, cost))
+        self._peak_threads = max(self._peak_threads, memory.read(pids).threads)
         self._base = (cost, cost.rss_bytes)
         self._peak_descriptors = max(self._peak_descriptors, cost.descriptors)
         self._peak_shm = max(self._peak_shm, cost.shm_bytes)
