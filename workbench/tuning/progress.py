@@ -38,8 +38,8 @@ class ProgressLine:
             self._next_drawing = time.monotonic() + _seconds_between_drawings()
 
     def close(self) -> None:
-        """Leaves the last state standing."""
-        if self._bar is not None:
+        """Leaves the last state standing, also of a sweep that ended before anyone looked."""
+        if self._bar is not None or not self._events.empty():
             self.draw()
             self._bar.set_description_str("", refresh=False)
             self._bar.close()
