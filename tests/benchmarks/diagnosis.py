@@ -1,8 +1,14 @@
-"""The exam of the diagnosis: `python tests/benchmarks/diagnosis.py [--json] [--only TEXT]`.
+"""The exam of the diagnosis: `python tests/benchmarks/diagnosis.py [--json] [--only TEXT] [--seed N]`.
 
 Asks every question of `exam.py` once and prints accuracy, abstentions, confusions, wrong verdicts stated with high
 confidence, right sub-causes, and the error of the headroom against the lab's answer. Other programs slow down what
 computes and leave alone what waits, so the headroom's error is given for both kinds apart, and the load is printed.
+
+`--seed 7` asks fresh questions: the same faults at other strengths, which no threshold was chosen on. `--flips` asks
+each fault switched off, on, and off again. Parts of a long exam are asked apart and marked together:
+
+    python tests/benchmarks/diagnosis.py --part 1/6 --record rows.jsonl
+    python tests/benchmarks/diagnosis.py --marks rows.jsonl
 """
 
 from __future__ import annotations
@@ -13,13 +19,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question
+from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question, flips, fresh
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.diagnosis import Diagnosis, diagnose_with
 from workbench.measure.trial import TrialServer
@@ -38,7 +46,7 @@ def ask(
     return diagnose_with(server, settings, starts, seconds)
 
 
-def examine(questions: list[Question], report: Any = None) -> list[dict[str, Any]]:
+def examine(questions: Sequence[Question], report: Any = None) -> list[dict[str, Any]]:
     """One row a question."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -59,6 +67,9 @@ def examine(questions: list[Question], report: Any = None) -> list[dict[str, Any
 def _row(question: Question, found: Diagnosis) -> dict[str, Any]:
     truth = question.right_headroom
     error = found.headroom / truth - 1 if truth else None
+    lab = question.answer()
+    rates = (found.loader_samples_per_second, found.step_samples_per_second, found.combined_samples_per_second)
+    right = (lab.loader_samples_per_second, lab.step_samples_per_second, lab.combined_samples_per_second)
     return {
         "question": question.name,
         "right": question.right_bound,
@@ -70,6 +81,8 @@ def _row(question: Question, found: Diagnosis) -> dict[str, Any]:
         "headroom_right": truth,
         "headroom_error": error,
         "only_waits": question.only_waits,
+        "rates": [round(rate, 1) for rate in rates],
+        "right_rates": [None if rate is None else round(rate, 1) for rate in right],
         "starts": found.starts,
         "foreign": next((note for note in found.notes if note.startswith("other programs")), ""),
     }
@@ -115,15 +128,33 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
+def part_of(questions: Sequence[Question], part: str) -> list[Question]:
+    """The questions of a part "2/6": every sixth from the second on, so that each part holds some of each kind."""
+    number, _, of = part.partition("/")
+    if not (number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        raise SystemExit(f"--part {part!r} is none: give for instance 2/6, the second of six")
+    return list(questions)[int(number) - 1 :: int(of)]
+
+
 def main() -> None:
-    """Runs the exam."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Runs the exam, a part of it, or marks what parts have recorded."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--only", default="", help="questions whose name holds one of these texts: a,b")
+    parser.add_argument("--seed", type=int, help="fresh strengths, drawn with this seed")
+    parser.add_argument("--flips", action="store_true", help="each fault off, on and off again")
+    parser.add_argument("--part", default="1/1", help="ask the n-th of m parts: n/m")
+    parser.add_argument("--record", metavar="FILE", help="append a line of JSON a question")
+    parser.add_argument("--marks", metavar="FILE", nargs="+", help="ask nothing, mark what was recorded there")
     arguments = parser.parse_args()
-    questions = [q for q in QUESTIONS if any(part in q.name for part in arguments.only.split(","))]
     begun = time.perf_counter()
-    rows = examine(questions, None if arguments.json else lambda row: print(_line(row), flush=True))
+    if arguments.marks:
+        rows = [json.loads(line) for path in arguments.marks for line in Path(path).read_text().splitlines()]
+    else:
+        questions = QUESTIONS if arguments.seed is None else fresh(arguments.seed)
+        questions = flips(questions) if arguments.flips else questions
+        questions = [q for q in questions if any(text in q.name for text in arguments.only.split(","))]
+        rows = examine(part_of(questions, arguments.part), partial(_report, arguments))
     result = summary(rows) | {"seconds": round(time.perf_counter() - begun)}
     if arguments.json:
         print(json.dumps({"summary": result, "rows": rows}, indent=1))
@@ -131,6 +162,14 @@ def main() -> None:
     print()
     for name, value in result.items():
         print(f"{name:<40} {value}")
+
+
+def _report(arguments: argparse.Namespace, row: dict[str, Any]) -> None:
+    if not arguments.json:
+        print(_line(row), flush=True)
+    if arguments.record:
+        with open(arguments.record, "a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 if __name__ == "__main__":

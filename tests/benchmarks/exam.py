@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +187,75 @@ def _pairs() -> list[Question]:
 
 
 QUESTIONS = tuple(_faults() + _steps() + _controls() + _pairs())
+
+STRENGTHS = (0.7, 1.6)
+"""Fresh questions have every time and count multiplied by a number between these, the same for all of a question..."""
+OWN = (0.9, 1.15)
+"""... and by another for each, so that the ratio of loader to step is new as well."""
+NEAR = 0.10
+"""A fresh question whose answer changes when loader or step are this much slower or faster is drawn again: no
+measurement of a second could tell it."""
+FALLS = ("tail_every", "storage_bytes_per_second", "shards", "largest_shard")  # no strengths, or weaker when larger
+
+
+def fresh(seed: int) -> tuple[Question, ...]:
+    """The questions of the exam at other strengths, drawn with `seed`; the same faults bound them."""
+    return tuple(_redrawn(question, random.Random(f"{seed} {question.name}")) for question in QUESTIONS)
+
+
+def flips(questions: Sequence[Question]) -> tuple[Question, ...]:
+    """Of each question that a fault makes "input" or "sync": healthy, faulty, and healthy again."""
+    found = []
+    for question in questions:
+        if question.right_bound not in ("input", "sync"):
+            continue
+        healthy = {"length": question.length, "num_workers": max(1, question.num_workers)}
+        step = {name: value for name, value in question.step.items() if name != "synchronise"}
+        if question.right_bound == "input":  # a step that torch's own loading keeps up with
+            step = {name: max(value, 0.008) for name, value in step.items()}
+        for when, asked in (("off", None), ("on", question), ("off again", None)):
+            asked = asked or Question("", {}, step, causes=STEP, bound="compute", **healthy)
+            found.append(replace(asked, name=f"{question.name}: {when}"))
+    return tuple(found)
+
+
+def _redrawn(question: Question, draw: random.Random) -> Question:
+    while True:
+        common = draw.uniform(*STRENGTHS)
+        other = replace(
+            question,
+            name=f"{question.name} x{common:.2f}",
+            loader=_scaled(question.loader, common, draw),
+            step=_scaled(question.step, common, draw),
+        )
+        if question.causes == ("balanced",):  # made to be so: loader and step stay in step
+            other = replace(other, loader={"storage_seconds": 2 * other.step["device_seconds"] / BATCH})
+        if question.bound is not None or _is_clear(other, question.right_bound):
+            return other
+
+
+def _scaled(switches: dict[str, Any], common: float, draw: random.Random) -> dict[str, Any]:
+    scaled = {}
+    for name, value in switches.items():
+        if name in FALLS or isinstance(value, bool):
+            scaled[name] = value
+        elif isinstance(value, int):  # counts: large ones are faults and grow, small ones are controls and shrink
+            scaled[name] = max(1, round(value * (max(1.0, common) if value > 100 else min(1.0, common))))
+        else:
+            scaled[name] = value * common * draw.uniform(*OWN)
+    return scaled
+
+
+def _is_clear(question: Question, bound: str) -> bool:
+    """Whether the lab's answer is `bound`, also with loader or step slightly slower."""
+    if bound == "balanced":
+        return True
+    step, names = question.step, ("device_seconds", "launch_seconds")
+    sides = {
+        replace(question, step=step | {name: step[name] * factor for name in names if name in step}).answer().bound
+        for factor in (1 - NEAR, 1.0, 1 + NEAR)
+    }
+    return sides == {bound}
 
 
 class Asked:
