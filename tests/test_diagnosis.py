@@ -11,13 +11,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import workbench as wb
-from tests.benchmarks.diagnosis import ask, summary
-from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question
+from tests.benchmarks.diagnosis import ask, part_of, summary
+from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question, flips, fresh
 from workbench import lab
 from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
-from workbench.measure.bounds import Rates, SyncLook
+from workbench.measure.bounds import CopyLook, Rates, SyncLook
 from workbench.measure.causes import Scene
 from workbench.measure.diagnosis import NO_DEVICE, Start, conclude, diagnose, start_from
 from workbench.measure.records import TrialRun, Window
@@ -94,6 +94,36 @@ def test_copies_that_hold_the_loop_back_are_transfer():
     found = bounds.judge(rates(1000, 500, combined=300, moved=rate(300), input_wait_fraction=0.2))
     assert found.bound == "transfer"
     assert bounds.judge(rates(200, 500, moved=rate(180))).bound == "input"  # the loader alone is too slow already
+
+
+def test_both_fast_and_together_slow_is_transfer_where_copies_explain_it():
+    def found(seconds, kept=0.0, **more):
+        copy = CopyLook(host_seconds=seconds, seconds=seconds)
+        known = {"moved": rate(900), "copy": copy, "lost_seconds": 0.016, "transfer_seconds": kept}
+        return bounds.judge(rates(1000, 800, combined=400, **{"input_wait_fraction": 0.0, **known, **more}))
+
+    assert [found(s).bound for s in (0.015, 0.001)] == ["transfer", "compute"]
+    assert found(0.015).confidence == "high"
+    assert found(0.001, kept=0.015).bound == "transfer"  # short, but it waits for the device's earlier work
+    assert found(0.015, num_workers=0).bound == "compute"  # loading in turn loses as much
+    assert [CopyLook(*look).keeps_host for look in ((0.004, 0.004), (0.0001, 0.004))] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "host, pinned, cause",
+    [
+        (0.01, None, "unpinned copies"),
+        (0.0, None, "transfer"),
+        (0.0, False, "unpinned copies"),
+        (0.01, True, "transfer"),
+    ],
+)
+def test_memory_that_is_not_pinned_is_known_by_itself_or_by_how_its_copies_keep_the_host(host, pinned, cause):
+    one = replace(start(1000, 800, 400), copy=CopyLook(host, 0.010), pinned=pinned)
+    one.laps["combined"][0].update(batches=4, transfer_seconds=host * 4)
+    found = conclude([one, one], LoaderSettings(num_workers=2), 2)
+    assert (found.bound, found.cause, found.headroom) == ("transfer", cause, pytest.approx(2.0))
+    assert ("pin_memory=True" in found.next_step) == (cause == "unpinned copies")
 
 
 def test_both_fast_and_together_slow_is_a_disturbance():
@@ -250,7 +280,7 @@ def test_laps_with_an_epochs_edge_are_left_out_while_others_have_none():
         {"at_seconds": 0.0, "seconds": 1.0, "batches": 10, "samples": n, "foreign_cores": None} for n in range(6)
     ]
     done = {"laps": laps, "sync": None, "memory_pressure": None, "first_batch_seconds": 0.1, "device_seen": False,
-            "copies_pinned": None}  # fmt: skip
+            "copies_pinned": None, "copy": None}  # fmt: skip
     found = start_from({"done": done, "windows": windows}, LoaderSettings())
     assert [w.samples for w in found.runs["loader"].windows] == [3]
     assert [w.samples for w in found.runs["step"].windows] == [1, 4]
@@ -316,6 +346,9 @@ def asked(tmp_path_factory):
 TWENTY = {"device_seconds": 0.020}
 ONE_SHARD = {"shards": 1, "storage_seconds": 0.004}
 SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
+COPIED = {"copy_seconds": 0.015, "device_seconds": 0.020}
+FOUND = {"storage": ("input", "storage wait"), "idle": ("input", "idle workers"),
+         "sync": ("sync", "host synchronisation"), "pageable": ("transfer", "unpinned copies")}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -328,20 +361,45 @@ SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
             Question("off", {"shards": 2}, TWENTY),
         ),
         ("sync", Question("on", {}, SYNC | {"synchronise": True}), Question("off", {}, SYNC)),
+        ("pageable", Question("on", {}, COPIED | {"pageable": True}), Question("off", {}, COPIED)),
     ],
 )
 def test_a_verdict_flips_with_the_fault_and_back(asked, fault, on, off):
     found = [asked(question) for question in (off, on, off)]
-    right = {"storage": "input", "idle": "input", "sync": "sync"}[fault]
-    assert [each.bound for each in found] == ["compute", right, "compute"], "\n\n".join(map(str, found))
-    assert {"storage": "storage wait", "idle": "idle workers", "sync": "host synchronisation"}[fault] == found[1].cause
+    assert [each.bound for each in found] == ["compute", FOUND[fault][0], "compute"], "\n\n".join(map(str, found))
+    assert found[1].cause == FOUND[fault][1]
 
 
 def test_every_question_has_an_answer_and_the_exam_is_long_enough():
     assert len(QUESTIONS) >= 60 and len({question.name for question in QUESTIONS}) == len(QUESTIONS)
     asked_for = {question.right_bound for question in QUESTIONS}
-    assert asked_for == {"input", "compute", "sync", "balanced"}
+    assert asked_for == {"input", "compute", "sync", "transfer", "balanced"}
     assert sum(not question.loader for question in QUESTIONS) >= 5  # healthy controls
+
+
+def test_fresh_questions_have_other_strengths_and_the_same_answers():
+    once, again, other = fresh(1), fresh(1), fresh(2)
+    assert once == again and once != other and len(once) == len(QUESTIONS)
+    assert [q.right_bound for q in once] == [q.right_bound for q in other] == [q.right_bound for q in QUESTIONS]
+    changed = [new.loader != old.loader or new.step != old.step for new, old in zip(once, QUESTIONS, strict=True)]
+    assert all(changed)
+
+
+def test_every_fault_is_asked_off_on_and_off():
+    found = flips(QUESTIONS)
+    assert len(found) >= 3 * 12
+    for off, on, again in zip(found[::3], found[1::3], found[2::3], strict=True):
+        assert on.right_bound in ("input", "sync", "transfer") and on.right_bound != "compute"
+        assert (off.right_bound, again.right_bound) == ("compute", "compute")
+        assert (off.loader, off.step) == (again.loader, again.step)
+
+
+def test_parts_of_the_exam_make_the_whole_and_nonsense_is_refused():
+    parts = [part_of(QUESTIONS, f"{number}/6") for number in range(1, 7)]
+    assert sorted(q.name for part in parts for q in part) == sorted(q.name for q in QUESTIONS)
+    for wrong in ("0/6", "7/6", "one", "2", "1/0"):
+        with pytest.raises(SystemExit, match="is none"):
+            part_of(QUESTIONS, wrong)
 
 
 def test_the_exams_marks():

@@ -153,6 +153,11 @@ def test_cold_and_warm(tmp_path):
         (0.004, 1, {"device_seconds": 0.010, "launch_seconds": 0.010, "synchronise": True}, 1 / 0.020, 0.0, "sync"),
         (0.004, 1, {"device_seconds": 0.010, "launch_seconds": 0.010}, 1 / 0.010, 0.0, "compute"),
         (0.010, 0, {}, 1 / 0.010, 1.0, "input"),
+        (0.004, 1, {"device_seconds": 0.010, "copy_seconds": 0.008}, 1 / 0.010, 0.0, "compute"),
+        (0.004, 1, {"device_seconds": 0.010, "copy_seconds": 0.020}, 1 / 0.020, 0.0, "transfer"),
+        (0.004, 1, {"device_seconds": 0.010, "copy_seconds": 0.008, "pageable": True}, 1 / 0.018, 0.0, "transfer"),
+        (0.050, 1, {"device_seconds": 0.010, "copy_seconds": 0.008, "pageable": True}, 1 / 0.050, 0.64, "input"),
+        (0.004, 0, {"device_seconds": 0.010, "copy_seconds": 0.008, "pageable": True}, 1 / 0.018, 4 / 18, "transfer"),
     ],
 )
 def test_loader_and_step_together(load, workers, step, combined, wait, bound):
@@ -177,7 +182,7 @@ def test_nonsense_is_refused():
     ):  # fmt: skip
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             lab.loader(**wrong)
-    for wrong in ({"device_seconds": -1}, {"synchronise": 1}, {"speed": 1}):
+    for wrong in ({"device_seconds": -1}, {"synchronise": 1}, {"speed": 1}, {"pageable": True}):
         with pytest.raises(SettingsError, match=next(iter(wrong))):
             lab.step(**wrong)
     with pytest.raises(SettingsError, match="speed"):
@@ -409,6 +414,38 @@ def test_a_synchronising_step_waits_each_time(slept):
         step(None)
     assert slept == [1.0, 1.0, 1.0]
     assert step.without("synchronise").faults == lab.StepFaults(device_seconds=1.0)
+
+
+def test_pinned_copies_run_beside_the_device_and_pageable_ones_after_it(slept):
+    pinned = lab.step(device_seconds=1.0, copy_seconds=1.0)
+    for _ in range(3):
+        pinned("batch")
+    assert slept == []  # the device's queue is not full yet
+    pinned.synchronize()
+    assert sum(slept) == 4.0  # the first copy, then three batches, each beside the next copy
+    slept.clear()
+    pageable = lab.step(device_seconds=1.0, copy_seconds=0.5, pageable=True)
+    for _ in range(3):
+        pageable("batch")
+    pageable.synchronize()
+    assert slept == [0.5, 1.5, 1.5, 1.0]
+    assert pageable.without("pageable").faults == lab.StepFaults(device_seconds=1.0, copy_seconds=0.5)
+
+
+def test_a_batch_on_the_device_is_not_copied_again(slept):
+    step = lab.step(device_seconds=1.0, copy_seconds=0.5, pageable=True)
+    there = step.to_device("batch")
+    assert slept == [0.5] and there.batch == "batch"
+    step(there)
+    assert slept == [0.5]
+    assert lab.step(device_seconds=1.0).to_device is None
+
+
+def test_pageable_batches_come_from_any_loader_that_pins():
+    bare = DataLoader(Squares(), batch_size=2, pin_memory=True)
+    assert lab.put_on(bare, lab.LoaderFaults()).pin_memory is True
+    assert lab.put_on(bare, lab.LoaderFaults(pageable=True)).pin_memory is False
+    assert lab.loader(pageable=True)(pin_memory=True).pin_memory is False
 
 
 def test_a_step_travels_without_its_device(slept):

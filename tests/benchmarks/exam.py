@@ -70,6 +70,7 @@ class Question:
 STORAGE, TAIL, IDLE, UNEVEN = ("storage wait",), ("heavy tail",), ("idle workers",), ("shard imbalance",)
 DECODE, COLLATE = ("CPU in the dataset's __getitem__",), ("Python collate",)
 OBJECTS, TENSORS, THREADS = ("pickled objects",), ("many small tensors",), ("thread oversubscription",)
+UNPINNED, COPIES = ("unpinned copies",), ("transfer",)
 STEP, SYNC, ALONE = ("step",), ("host synchronisation",), ("no overlap",)
 
 
@@ -149,6 +150,24 @@ def _steps() -> list[Question]:
     return found
 
 
+def _copies() -> list[Question]:
+    found = []
+    for copy, costs in (
+        (0.010, {"device_seconds": 0.010}),
+        (0.008, {"device_seconds": 0.020}),
+        (0.005, {"launch_seconds": 0.008, "device_seconds": 0.012}),
+    ):
+        named = f"{1e3 * copy:g} ms before {1e3 * costs['device_seconds']:g} ms"
+        costs = costs | {"copy_seconds": copy}
+        found.append(Question(f"pageable copy, {named}", {}, costs | {"pageable": True}, causes=UNPINNED))
+        if copy < costs["device_seconds"]:
+            found.append(Question(f"pinned copy, {named}", {}, costs, causes=STEP))
+    narrow = {"device_seconds": 0.010, "copy_seconds": 0.030}
+    found.append(Question("pinned copy, 30 ms beside 10 ms", {}, narrow, causes=COPIES))
+    found.append(Question("storage before a pageable copy", {"storage_seconds": 0.010}, {"device_seconds": 0.010, "copy_seconds": 0.005, "pageable": True}, causes=STORAGE))  # fmt: skip
+    return found
+
+
 def _controls() -> list[Question]:
     twenty = {"device_seconds": 0.020}
     found = [
@@ -186,7 +205,7 @@ def _pairs() -> list[Question]:
     ]  # fmt: skip
 
 
-QUESTIONS = tuple(_faults() + _steps() + _controls() + _pairs())
+QUESTIONS = tuple(_faults() + _steps() + _copies() + _controls() + _pairs())
 
 STRENGTHS = (0.7, 1.6)
 """Fresh questions have every time and count multiplied by a number between these, the same for all of a question..."""
@@ -204,19 +223,25 @@ def fresh(seed: int) -> tuple[Question, ...]:
 
 
 def flips(questions: Sequence[Question]) -> tuple[Question, ...]:
-    """Of each question that a fault makes "input" or "sync": healthy, faulty, and healthy again."""
-    found = []
+    """Of the first question for each sub-cause of "input", "sync" and "transfer": healthy, faulty, healthy again."""
+    firsts: dict[tuple[Any, ...], Question] = {}
     for question in questions:
-        if question.right_bound not in ("input", "sync"):
-            continue
-        healthy = {"length": question.length, "num_workers": max(1, question.num_workers)}
-        step = {name: value for name, value in question.step.items() if name != "synchronise"}
-        if question.right_bound == "input":  # a step that torch's own loading keeps up with
-            step = {name: max(value, 0.008) for name, value in step.items()}
-        for when, asked in (("off", None), ("on", question), ("off again", None)):
-            asked = asked or Question("", {}, step, causes=STEP, bound="compute", **healthy)
-            found.append(replace(asked, name=f"{question.name}: {when}"))
-    return tuple(found)
+        if question.right_bound in ("input", "sync", "transfer"):
+            firsts.setdefault((question.causes, bool(question.num_workers)), question)
+    return tuple(
+        replace(asked, name=f"{faulty.name}: {when}")
+        for faulty in firsts.values()
+        for when, asked in (("off", _healthy(faulty)), ("on", faulty), ("off again", _healthy(faulty)))
+    )
+
+
+def _healthy(question: Question) -> Question:
+    """The same step without its faults, after a loader that torch's own cost alone slows down: 8 ms are plenty."""
+    step = {name: value for name, value in question.step.items() if name.endswith("_seconds")}
+    step |= {name: max(step[name], 0.008) for name in ("device_seconds",) if name in step}
+    if not question.step.get("pageable"):
+        step.pop("copy_seconds", None)
+    return replace(question, loader={}, step=step, causes=(), bound="compute")
 
 
 def _redrawn(question: Question, draw: random.Random) -> Question:
@@ -297,6 +322,11 @@ class AskedStep(Asked):
 
     def __call__(self, batch: Any) -> None:
         self.real(batch)
+
+    @property
+    def to_device(self) -> Any:
+        """What copies a batch to the device of the question; None where it copies nothing."""
+        return self.real.to_device
 
     def synchronize(self) -> None:
         """Waits for the device."""

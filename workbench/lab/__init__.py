@@ -28,7 +28,12 @@
 | slow step          | `lab.step(device_seconds=)`                 | step rate, combined rate, headroom              |
 | busy step          | `lab.step(launch_seconds=)`                 | the same; it takes a core from the workers      |
 | synchronising step | `lab.step(..., synchronise=True)`           | launch and device add up instead of overlapping |
+| pageable copies    | `lab.step(copy_seconds=, pageable=True)`    | loop rate: copy, launch and device add up       |
+| the same, real     | `pageable`                                  | what a trace made on an accelerator shows       |
 | noisy neighbour    | `with lab.noisy_neighbour(cores=1):`        | cores taken                                     |
+
+The lab's device is made of waits, so a machine without an accelerator shows what its copies do to a loop. What pinned
+and pageable memory do to real ones only an accelerator shows: in `wb.diagnose` there, or in a trace recorded there.
 
 Rates leave out what torch itself costs, 0.1 to 1 ms a batch: choose strengths well above that.
 """

@@ -62,7 +62,8 @@ class Combined:
         input_wait_fraction: Share of the loop's time that the host spends getting batches: waiting or, without
             workers, loading, even while the device is at work.
         headroom: What perfect loading would gain: step alone over combined.
-        bound: "input", "compute", "sync" (the step would be faster if it did not wait for the device), "balanced".
+        bound: "input", "compute", "sync" (the step would be faster if it did not wait for the device), "balanced", or
+            "transfer" (loader and step are both faster than the loop, which copies hold back).
     """
 
     loader_samples_per_second: float | None
@@ -117,18 +118,16 @@ def combined(loader: Truth, step: StepFaults, num_workers: int, batch_size: int)
     load = batch_size / loader.samples_per_second if loader.samples_per_second else 0.0
     host, device = step.launch_seconds, step.device_seconds
     alone = host + device if step.synchronise else max(host, device)
-    if num_workers:
-        together = max(load, alone)
-    else:
-        together = load + host + device if step.synchronise else max(load + host, device)
-    waits = load if not num_workers else max(0.0, together - alone)
+    fed = _cycle(0.0, step)
+    together = max(load, fed) if num_workers else _cycle(load, step)
+    waits = load if not num_workers else max(0.0, together - fed)
     return Combined(
         loader_samples_per_second=loader.samples_per_second,
         step_samples_per_second=batch_size / alone if alone else None,
         combined_samples_per_second=batch_size / together if together else None,
         input_wait_fraction=waits / together if together else 0.0,
         headroom=together / alone if alone else float("inf"),
-        bound=_bound(load, alone, max(host, device)),
+        bound="transfer" if fed > (1 + SAME_FRACTION) * max(load, alone) else _bound(load, alone, max(host, device)),
     )
 
 
@@ -139,6 +138,14 @@ def shard_sizes(faults: LoaderFaults, length: int) -> list[int]:
     others = shards - len(first)
     each, more = divmod(length - sum(first), others)
     return first + [each + (number < more) for number in range(others)]
+
+
+def _cycle(load: float, step: StepFaults) -> float:
+    """Seconds of a batch when the host loads it in `load`, hands it to the copy, launches, and waits if it must."""
+    host, device, copy = step.launch_seconds, step.device_seconds, step.copy_seconds
+    if step.pageable:
+        return copy + host + (load + device if step.synchronise else max(load, device))
+    return load + max(host, copy) + device if step.synchronise else max(load + host, device, copy)
 
 
 def _bound(load: float, step: float, unsynchronised: float) -> str:

@@ -44,6 +44,8 @@ class LoaderFaults:
         cold_directory: Folder made by `cold_files`; a sample reads the file of its number.
         cold_seconds: Wait for a sample whose file is not in the page cache.
         corrupt_every: In a worker, every n-th sample is replaced by the next one; 0 is none.
+        pageable: Batches stay in pageable memory whatever `pin_memory` says. A real accelerator alone shows it, in the
+            trace of a run; the lab's own device has `StepFaults.pageable`.
 
     Raises:
         SettingsError: If a strength is negative, not a number, or lacks its partner.
@@ -67,6 +69,7 @@ class LoaderFaults:
     cold_directory: str | None = None
     cold_seconds: float = 0.0
     corrupt_every: int = 0
+    pageable: bool = False
 
     def __post_init__(self) -> None:
         _check_strengths(self)
@@ -113,17 +116,24 @@ class StepFaults:
         device_seconds: Time a batch takes on the device, which works while the host goes on.
         launch_seconds: CPU that the host burns for a batch; all of the step where there is no device.
         synchronise: Whether the step waits for the device, as `loss.item()` does.
+        copy_seconds: Time in which a batch is copied to the device, beside its work.
+        pageable: Whether batches come from pageable memory: the copy then waits for what the device was given before,
+            and the host for the copy.
 
     Raises:
-        SettingsError: If a strength is negative or not a number.
+        SettingsError: If a strength is negative or not a number, or `pageable` has nothing to copy.
     """
 
     device_seconds: float = 0.0
     launch_seconds: float = 0.0
     synchronise: bool = False
+    copy_seconds: float = 0.0
+    pageable: bool = False
 
     def __post_init__(self) -> None:
         _check_strengths(self)
+        if self.pageable and not self.copy_seconds:
+            raise SettingsError("pageable does nothing without copy_seconds: give both")
 
     def without(self, *names: str) -> StepFaults:
         """This step with some faults switched off."""

@@ -117,9 +117,9 @@ def _afflicted(loader: DataLoader, faults: LoaderFaults) -> DataLoader:
         dataset, stream = Stream(dataset, faults), True
     work = Work(faults)
     wrapper = FaultyStream if stream else FaultyBatches if hasattr(dataset, "__getitems__") else Faulty
-    collate = FaultyCollate(loader.collate_fn, work)
+    collate, pinned = FaultyCollate(loader.collate_fn, work), loader.pin_memory and not faults.pageable
     try:
-        return type(loader)(wrapper(dataset, work), collate_fn=collate, **_arguments(loader, stream))
+        return type(loader)(wrapper(dataset, work), collate_fn=collate, **_arguments(loader, stream), pin_memory=pinned)
     except TypeError as error:
         raise SettingsError(
             f"{type(loader).__name__} does not take DataLoader's arguments ({error}): use a plain DataLoader"
@@ -127,8 +127,8 @@ def _afflicted(loader: DataLoader, faults: LoaderFaults) -> DataLoader:
 
 
 def _arguments(loader: DataLoader, stream: bool) -> dict[str, Any]:
-    """What DataLoader was given, but for dataset and collate_fn; a stream has no sampler."""
-    same = ["num_workers", "pin_memory", "timeout", "worker_init_fn", "generator", "persistent_workers"]
+    """What DataLoader was given, but for dataset, collate_fn and pin_memory; a stream has no sampler."""
+    same = ["num_workers", "timeout", "worker_init_fn", "generator", "persistent_workers"]
     if loader.num_workers > 0:
         same += ["prefetch_factor", "multiprocessing_context"]
     if getattr(loader, "in_order", True) is False:

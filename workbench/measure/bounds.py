@@ -6,7 +6,8 @@ The rule of the method (measure the loader alone, the step alone on batches at h
     loader faster than step            compute: leave the loader alone
     step faster without its waits      sync: the host waits inside the step for a device that it could run ahead of
     loader fast, moved batches slow    transfer: the copy to the device holds the loop back
-    both fast, together slow           the step and the workers take something from each other
+    both fast, together slow           transfer where copies explain what is lost, else the step and the workers take
+                                       something from each other
     within `SAME_FRACTION`             balanced
     evidence thin or contradictory     unknown
 """
@@ -30,6 +31,8 @@ LOST_TOGETHER = 0.15
 the 2 to 6 % by which rates of one loader differ between starts (`statistics.py`)."""
 WAITS = 0.15
 """Share of the loop's time in `next()` above which the loop counts as waiting for input."""
+COPIES_EXPLAIN = 0.5
+"""Of what the loop loses against the slower of loader and step, copies must take this share to be the reason."""
 THIN = 0.35
 """Relative half-width of the ratio of loader to step above which nothing is claimed about their order."""
 
@@ -63,6 +66,24 @@ class SyncLook:
 
 
 @dataclass(frozen=True)
+class CopyLook:
+    """Copying one batch to an idle device. Medians over a few.
+
+    Attributes:
+        host_seconds: Until the host may go on.
+        seconds: Until the batch is there.
+    """
+
+    host_seconds: float
+    seconds: float
+
+    @property
+    def keeps_host(self) -> bool:
+        """Whether the host stands still for most of the copy, as it does for pageable memory."""
+        return self.host_seconds > self.seconds / 2
+
+
+@dataclass(frozen=True)
 class Rates:
     """What the rules go by.
 
@@ -76,6 +97,9 @@ class Rates:
         step_slowdown: Seconds of a step in the loop over those alone.
         sync: One step on an idle device; None where there is no device to wait for.
         foreign_share: Cores that other programs used meanwhile over all usable ones; None when not known.
+        copy: Copying one batch to an idle device; None where nothing is copied.
+        lost_seconds: Time a batch takes in the loop beyond that of the slower of loader and step.
+        transfer_seconds: Time for which a copy kept the host in the loop, a batch.
     """
 
     loader: RateEstimate
@@ -87,6 +111,9 @@ class Rates:
     step_slowdown: float = 1.0
     sync: SyncLook | None = None
     foreign_share: float | None = None
+    copy: CopyLook | None = None
+    lost_seconds: float = 0.0
+    transfer_seconds: float = 0.0
 
     @property
     def headroom(self) -> Ratio:
@@ -124,6 +151,9 @@ def judge(rates: Rates) -> Bound:
         return Bound("unknown", "low", _thin(found))
     bound, why = _order(rates, found)
     disturbed = _disturbed(rates)
+    if _copies_hold_back(rates):
+        why = "loader and step are both faster than the loop, and copies to the device take most of what is lost"
+        return Bound("transfer", "high" if _repeated(rates) else "medium", why)
     if disturbed and bound in ("compute", "balanced", "sync") and rates.input_wait_fraction > WAITS:
         why = "each is fast enough alone, and together the loop waits for batches"
         return Bound("input", _confidence(rates, found, certain=False), why, disturbed=True)
@@ -168,6 +198,16 @@ def _disturbed(rates: Rates) -> bool:
     return ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
 
 
+def _copies_hold_back(rates: Rates) -> bool:
+    """Whether copies explain why the loop is, for sure, slower than loader and step: by their length, or by the time
+    for which they keep the host, which includes waiting for what the device was given before."""
+    if rates.copy is None or not rates.num_workers:
+        return False
+    slower = min(rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
+    lost = ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
+    return lost and max(rates.copy.seconds, rates.transfer_seconds) > COPIES_EXPLAIN * rates.lost_seconds
+
+
 def _contradiction(rates: Rates, bound: str) -> str:
     """Why the combined run speaks against the verdict, or ""."""
     waits, headroom = rates.input_wait_fraction, rates.headroom
@@ -187,8 +227,11 @@ def _confidence(rates: Rates, found: Ratio, *, certain: bool) -> str:
     shifted = len({side(found.low / rates.doubt), side(found.high * rates.doubt)}) == 1
     if not settled:
         return "low"
-    repeated = min(rates.loader.starts, rates.step.starts, rates.combined.starts) >= 2
-    return "high" if shifted and certain and repeated else "medium"
+    return "high" if shifted and certain and _repeated(rates) else "medium"
+
+
+def _repeated(rates: Rates) -> bool:
+    return min(rates.loader.starts, rates.step.starts, rates.combined.starts) >= 2
 
 
 def _sides(found: Ratio) -> set[str]:

@@ -325,16 +325,21 @@ def sync_cause(host_seconds: float, waited_seconds: float, gain: float) -> Cause
     )
 
 
-def transfer_cause(copy_seconds: float, pinned: bool | None) -> Cause:
+def transfer_cause(copy_seconds: float, host_seconds: float, lost_seconds: float, unpinned: bool) -> Cause:
     """What to do when the copy to the device holds the loop back."""
-    name = "unpinned copies" if pinned is False else "transfer"
     advice = (
         "set pin_memory=True and copy with non_blocking=True: both are needed for a copy to overlap"
-        if pinned is False
+        if unpinned
         else "copy the next batch on a stream of its own while the step runs, or send smaller types (uint8)"
     )
-    return Cause(name, f"copying a batch to the device takes {_seconds(copy_seconds)} that nothing hides", advice,
-                 "the loop is as slow on batches that are already on the device")  # fmt: skip
+    return Cause(
+        "unpinned copies" if unpinned else "transfer",
+        f"copying a batch to an idle device takes {_seconds(copy_seconds)} and keeps the host for "
+        f"{_seconds(host_seconds)} of it; in the loop a batch takes {_seconds(lost_seconds)} longer than in the slower "
+        "of loader and step",
+        advice,
+        "the loop is as slow on batches that are already on the device",
+    )
 
 
 def starvation_cause(alone: float, together: float, step_slowdown: float, cores: int, num_workers: int) -> Cause:

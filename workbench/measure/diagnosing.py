@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,23 +41,23 @@ PRESSURE = "/proc/pressure/memory"
 
 def diagnose(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dict[str, Any]:
     """Laps of each kind with their stage costs, one step on an idle device, and memory pressure, as a dict."""
-    device, finish = _device(step)
+    transfer, finish = accelerator_of(step)
     pressure = _memory_pressure_seconds()
     tap = Tap(task, source, channel)
     begun = time.perf_counter()
-    run = _Run(tap, task, channel, step, device, finish)
+    run = _Run(tap, task, channel, step, transfer, finish)
     laps = [lap for _ in range(LAPS) for lap in run.cycle()]
-    sync = run.look_at_sync()
+    sync, copy = run.look_at_sync(), run.look_at_copy()
     after, seconds = _memory_pressure_seconds(), time.perf_counter() - begun
     channel.send(phase="shutdown")
     tap.close()
     return {
         "laps": laps,
         "sync": sync,
+        "copy": copy,
         "first_batch_seconds": tap.first_seconds,
         "pinned_seconds": tap.pin.seconds_per_batch,
         "memory_pressure": None if pressure is None or after is None else (after - pressure) / seconds,
-        "device": str(device) if device is not None else None,
         "device_seen": finish is not None,
         "copies_pinned": run.pinned,
     }
@@ -71,13 +72,13 @@ class _Run:
         task: dict[str, Any],
         channel: Channel,
         step: Any,
-        device: Any,
+        transfer: Callable[[Any], Any] | None,
         finish: Callable[[], None] | None,
     ) -> None:
         self._tap, self._channel, self._finish = tap, channel, finish
         self._seconds, self._most = task["seconds"], task["plan"]["max_measure_seconds"]
         self._step = step
-        self._transfer = _mover(device) if device is not None else None
+        self._transfer = transfer
         self._cached: list[tuple[Any, int]] = []
         self.pinned = _is_pinned(tap.batch)
         channel.send(phase="warm-up")
@@ -109,6 +110,7 @@ class _Run:
         self._step(self._transfer(batch) if self._transfer else batch)
 
     def _timed(self, kind: str, **use: Any) -> dict[str, Any]:
+        self._channel.send(phase="measure", part=kind)
         before = self._tap.snapshot()
         finish = self._finish if use else None
         lap = self._tap.lap(self._seconds, rounds=ROUNDS, finish=finish, **use)
@@ -116,6 +118,7 @@ class _Run:
         return self._reported(kind, lap, asdict(costs) if costs is not None else None)
 
     def _step_alone(self) -> Lap:
+        self._channel.send(phase="measure", part="step")
         finish = self._finish or (lambda: None)
         starved = Starvation()
         self._step(self._cached[0][0])
@@ -155,6 +158,21 @@ class _Run:
         return {"host_seconds": host, "host_cpu_seconds": busy, "left_seconds": left,
                 "wait_fraction": self._traced_waits()}  # fmt: skip
 
+    def look_at_copy(self) -> dict[str, float] | None:
+        """How long a copy to an idle device keeps the host, and takes in all; None where nothing is copied."""
+        if self._transfer is None or self._finish is None:
+            return None
+        looks = []
+        for _ in range(LOOKS):
+            self._finish()
+            begun = time.perf_counter()
+            self._transfer(self._tap.batch)
+            returned = time.perf_counter()
+            self._finish()
+            looks.append((returned - begun, time.perf_counter() - begun))
+        host, whole = (sorted(part)[LOOKS // 2] for part in zip(*looks, strict=True))
+        return {"host_seconds": host, "seconds": whole}
+
     def _traced_waits(self) -> float | None:
         """Share of a step in synchronising calls, from a trace: a host that waits for CUDA spins and uses CPU."""
         if not torch.cuda.is_available():
@@ -167,19 +185,15 @@ class _Run:
                 return None
 
 
-def _device(step: Any) -> tuple[Any, Callable[[], None] | None]:
-    """The accelerator that batches are copied to, and what waits for it; a step may bring its own `synchronize`."""
+def accelerator_of(step: Any) -> tuple[Callable[[Any], Any] | None, Callable[[], None] | None]:
+    """What copies a batch to the device, and what waits for it; a step may bring its own, `to_device` the first."""
     own = getattr(step, "synchronize", None)
     if callable(own):
-        return None, own
+        return getattr(step, "to_device", None), own
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None or not accelerator.is_available():
         return None, None
-    return accelerator.current_accelerator(), accelerator.synchronize
-
-
-def _mover(device: Any) -> Callable[[Any], Any]:
-    return lambda batch: move(batch, device)
+    return partial(move, device=accelerator.current_accelerator()), accelerator.synchronize
 
 
 def _is_pinned(batch: Any) -> bool | None:

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import mean, median
 from typing import Any
@@ -20,7 +20,7 @@ from workbench import machine
 from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
-from workbench.measure.bounds import Bound, Rates, SyncLook
+from workbench.measure.bounds import Bound, CopyLook, Rates, SyncLook
 from workbench.measure.causes import Cause, Scene
 from workbench.measure.records import TrialRun, Window
 from workbench.measure.stages import StageCosts, costs_from_json, merged
@@ -120,7 +120,7 @@ def diagnose(
     Args:
         loader: A DataLoader, a factory, or the name of one (see `LoaderSource.of`).
         step: Called with each batch, or a (model, loss, optimiser) triple. One that drives a device which torch does
-            not know may have a method `synchronize` that waits for it.
+            not know may have a method `synchronize` that waits for it, and a `to_device` that copies a batch there.
         settings: How to run the loader; None runs it as it is.
         starts: Most starts, at least 2.
         seconds: Least length of each stretch that is timed; there are two of each kind in a start.
@@ -143,24 +143,33 @@ def diagnose(
 
 def diagnose_with(server: TrialServer, settings: LoaderSettings, starts: int = 4, seconds: float = 0.3) -> Diagnosis:
     """The same on a server that runs already and has a step."""
+    *_, found = by_start(server, settings, starts, seconds)
+    assert found is not None
+    return found
+
+
+def by_start(
+    server: TrialServer, settings: LoaderSettings, starts: int = 4, seconds: float = 0.3
+) -> Iterator[Diagnosis | None]:
+    """The same as it grows: what is known after each start, until that is settled. None after the first.
+
+    Cancelling the server ends it with a `ProbeError`; what was given until then stays good.
+    """
     if starts < ENOUGH_STARTS:
         raise SettingsError(
             f"starts={starts!r} is too few: one start says nothing about the next, give at least {ENOUGH_STARTS}"
         )
     seen: list[Start] = []
-    found: Diagnosis | None = None
     for start in range(starts):
         plan = TrialPlan(seed=start, max_measure_seconds=2.0, measure_seconds=1e9, precision=0.0)
         verdict = server.ask("diagnose", settings, plan, seconds=seconds)
         if not verdict.get("done"):
             raise _failure(verdict, settings)
         seen.append(start_from(verdict, settings))
-        if len(seen) >= ENOUGH_STARTS:
-            found = conclude(seen, settings, server.cores)
-            if found.confidence == "high" and _precise(found):
-                break
-    assert found is not None
-    return found
+        found = conclude(seen, settings, server.cores) if len(seen) >= ENOUGH_STARTS else None
+        yield found
+        if found is not None and found.confidence == "high" and _precise(found):
+            return
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,7 @@ class Start:
         first_batch_seconds: From asking for an iterator to the first batch.
         device_seen: Whether there was a device to wait for.
         pinned: Whether batches came pinned; None when not known.
+        copy: A copy to an idle device; None where nothing is copied.
     """
 
     runs: dict[str, TrialRun]
@@ -186,6 +196,7 @@ class Start:
     first_batch_seconds: float | None
     device_seen: bool
     pinned: bool | None
+    copy: CopyLook | None = None
 
 
 def start_from(verdict: dict[str, Any], settings: LoaderSettings) -> Start:
@@ -205,8 +216,9 @@ def start_from(verdict: dict[str, Any], settings: LoaderSettings) -> Start:
         windows[kind] = inside or timed
     runs = {kind: TrialRun(settings, "ok", windows=tuple(timed)) for kind, timed in windows.items()}
     sync = SyncLook(**done["sync"]) if done["sync"] else None
+    copy = CopyLook(**done["copy"]) if done["copy"] else None
     return Start(runs, laps, costs, sync, done["memory_pressure"], done["first_batch_seconds"], done["device_seen"],
-                 done["copies_pinned"])  # fmt: skip
+                 done["copies_pinned"], copy)  # fmt: skip
 
 
 def conclude(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Diagnosis:
@@ -244,6 +256,7 @@ def rates_of(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Rat
     laps = [lap for start in seen for lap in start.laps["combined"]]
     alone = _per_batch([lap for start in seen for lap in start.laps["step"]], "step_seconds")
     together = _per_batch(laps, "step_seconds")
+    slower = max(_per_batch([lap for s in seen for lap in s.laps[kind]], "seconds") for kind in ("loader", "step"))
     foreign = _mean([w.foreign_cores for start in seen for run in start.runs.values() for w in run.windows])
     looks = [start.sync for start in seen if start.sync is not None]
     return Rates(
@@ -256,6 +269,9 @@ def rates_of(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Rat
         together / alone if alone > 0 else 1.0,
         _median_look(looks),
         foreign / cores if foreign is not None else None,
+        _median_copy([start.copy for start in seen if start.copy is not None]),
+        max(0.0, _per_batch(laps, "seconds") - slower),
+        _per_batch(laps, "transfer_seconds"),
     )
 
 
@@ -273,9 +289,9 @@ def _cause(bound: Bound, rates: Rates, scene: Scene | None, seen: Sequence[Start
     if bound.bound == "sync" and rates.sync is not None:
         waited = max(0.0, rates.sync.host_seconds - rates.sync.host_cpu_seconds)
         return causes.sync_cause(rates.sync.host_seconds, waited, rates.sync.gain)
-    if bound.bound == "transfer" and rates.moved is not None:
-        laps = [lap for start in seen for lap in start.laps["moved"]]
-        return causes.transfer_cause(_per_batch(laps, "transfer_seconds"), seen[0].pinned)
+    if bound.bound == "transfer" and rates.copy is not None:
+        unpinned = rates.copy.keeps_host if seen[0].pinned is None else not seen[0].pinned
+        return causes.transfer_cause(rates.copy.seconds, rates.copy.host_seconds, rates.lost_seconds, unpinned)
     return causes.balanced_cause() if bound.bound == "balanced" else None
 
 
@@ -355,6 +371,12 @@ def _median_look(looks: Sequence[SyncLook]) -> SyncLook | None:
     host, cpu, left = (median(getattr(look, name) for look in looks)
                        for name in ("host_seconds", "host_cpu_seconds", "left_seconds"))  # fmt: skip
     return SyncLook(host, cpu, left, _mean([look.wait_fraction for look in looks]))
+
+
+def _median_copy(looks: Sequence[CopyLook]) -> CopyLook | None:
+    if not looks:
+        return None
+    return CopyLook(*(median(getattr(look, name) for look in looks) for name in ("host_seconds", "seconds")))
 
 
 def _per_batch(laps: Sequence[dict[str, Any]], name: str) -> float:

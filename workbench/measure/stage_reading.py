@@ -249,6 +249,8 @@ def costs_between(
         threads_per_worker=int(max(row[COLUMN["threads"]] for row in after)) or None,
         batch_walls=_recent(before, after),
         first_batch_seconds=max((row[COLUMN["first_seconds"]] for row in after), default=None),
+        transfer_seconds=lap.transfer_seconds / lap.batches if lap.transfer_seconds else None,
+        step_seconds=lap.step_seconds / lap.batches if lap.step_seconds else None,
     )
 
 

@@ -61,6 +61,8 @@ class StageCosts:
         queue_wait_seconds: What is left of `next()`: waiting until a batch is there.
         next_seconds: Wall time of `next()`.
         pin_seconds: Time to pin a batch, in the pin thread; None when nothing is pinned.
+        transfer_seconds: Time for which copying a batch to the device keeps the host; None where nothing is copied.
+        step_seconds: Time of the step on the host; None where the loader runs alone.
         bytes_per_batch: Bytes of tensors and arrays.
         pickled_bytes_per_batch: Bytes that went through the pipe; None without workers.
         tensors_per_batch: Tensors, each handed over on its own.
@@ -99,6 +101,8 @@ class StageCosts:
     threads_per_worker: int | None = None
     batch_walls: tuple[float, ...] = ()
     first_batch_seconds: float | None = None
+    transfer_seconds: float | None = None
+    step_seconds: float | None = None
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -207,5 +211,6 @@ def merged(costs: Sequence[StageCosts]) -> StageCosts | None:
 
 _MEANS = ("worker_seconds_per_batch", "worker_cpu_seconds_per_batch", "other_threads_cpu_seconds",
           "worker_busy_fraction", "main_seconds_per_batch", "queue_wait_seconds", "next_seconds", "pin_seconds",
+          "transfer_seconds", "step_seconds",
           "bytes_per_batch", "pickled_bytes_per_batch", "tensors_per_batch", "samples_per_batch",
           "samples_per_second")  # fmt: skip
