@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from workbench.review.manifest import make_manifest, verify
     from workbench.review.rank_meter import RankMeter
     from workbench.review.resume import resume_test
-    from workbench.streaming.buckets import BudgetStream
+    from workbench.streaming.buckets import BucketStream, BudgetStream
     from workbench.streaming.cache import CachedDataset
     from workbench.streaming.loader import StreamLoader
     from workbench.streaming.packed import PackedStream
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _MODULES = ("errors", "lab", "layouts", "machine", "measure", "samples")  # `measure` can be called: it is its function
 _HOMES = {
+    "BucketStream": "workbench.streaming.buckets",
     "BudgetStream": "workbench.streaming.buckets",
     "CachedDataset": "workbench.streaming.cache",
     "DevicePrefetcher": "workbench.streaming.prefetch",

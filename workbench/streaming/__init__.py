@@ -1,6 +1,6 @@
 """A stream that resumes exactly, packs, and keeps the device fed."""
 
-from workbench.streaming.buckets import BudgetStream
+from workbench.streaming.buckets import BucketStream, BudgetStream, padding_report, quantile_boundaries
 from workbench.streaming.cache import CachedDataset
 from workbench.streaming.checkpoint import LoaderCheckpoint
 from workbench.streaming.decoding import compare_decoders, decoder
@@ -13,6 +13,7 @@ from workbench.streaming.shards import ListShards, TokenBlocks
 from workbench.streaming.stream import ShardStream
 
 __all__ = [
+    "BucketStream",
     "BudgetStream",
     "CachedDataset",
     "DevicePrefetcher",
@@ -29,4 +30,6 @@ __all__ = [
     "dense_mask",
     "merge_states",
     "packing_report",
+    "padding_report",
+    "quantile_boundaries",
 ]

@@ -209,7 +209,7 @@ class PackedStream(IterableDataset):
 
     def _handed_out(self, documents: Iterator[Any]) -> Iterator[dict[str, torch.Tensor]]:
         batch: list[dict[str, np.ndarray]] = []
-        for place, row in self._windows.things(documents, self._window, self._rows):
+        for place, row in self._windows.things(documents, self._rows):
             batch.append(row)
             if len(batch) == (self.batch_size or 1):
                 self._windows.place = place
@@ -219,7 +219,8 @@ class PackedStream(IterableDataset):
             self._windows.place = place
             yield self._as_tensors(batch)
 
-    def _rows(self, window: list[Document]) -> list[Callable[[], dict[str, np.ndarray]]]:
+    def _rows(self, documents: Iterator[Any]) -> list[Callable[[], dict[str, np.ndarray]]]:
+        window, _ = self._window(documents)
         rows, order = self._packed(window)
         return [partial(self._row, window, rows[number]) for number in order]
 

@@ -51,27 +51,24 @@ class Windows:
         return samples
 
     def things(
-        self,
-        samples: Iterator[Any],
-        collect: Callable[[Iterator[Any]], tuple[list[Any], int]],
-        make: Callable[[list[Any]], list[Callable[[], Any]]],
+        self, samples: Iterator[Any], form: Callable[[Iterator[Any]], Iterable[Callable[[], Any]]]
     ) -> Iterator[tuple[WindowPlace, Any]]:
         """Everything that windows are made into, each with the place that follows it.
 
         Args:
             samples: What ``begin`` returned.
-            collect: Reads one window and says how many samples it read; an empty window ends the pass.
-            make: Turns a window into functions that make one thing each, in an order that only the window determines.
+            form: Reads one window and gives functions that make one thing each, in an order that only the window
+                determines; a window without a sample ends the pass.
         """
         begun = self.place
         while True:
-            window, read = collect(samples)
-            if not window:
+            counted = _Counted(samples)
+            for at, make in enumerate(form(counted)):
+                if at >= begun.given:
+                    yield WindowPlace(begun.source, begun.read, at + 1), make()
+            if not counted.read:
                 return
-            makers = make(window)
-            for at in range(begun.given, len(makers)):
-                yield WindowPlace(begun.source, begun.read, at + 1), makers[at]()
-            begun = WindowPlace(self._source_state(), begun.read + read)
+            begun = WindowPlace(self._source_state(), begun.read + counted.read)
 
     def state_dict(self) -> dict[str, Any]:
         """The place after what was handed out last, as plain values."""
@@ -90,6 +87,21 @@ class Windows:
 
     def _source_state(self) -> dict[str, Any] | None:
         return self.source.state_dict() if self.resumable else None
+
+
+class _Counted:
+    """An iterator that knows how many samples it gave."""
+
+    def __init__(self, samples: Iterator[Any]) -> None:
+        self._samples, self.read = samples, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        sample = next(self._samples)
+        self.read += 1
+        return sample
 
 
 def check_made_alike(saved: Mapping[str, Any] | Any, key: str, mine: Mapping[str, Any], name: str) -> None:
