@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.simulated_ranks import SimulatedRank
-from workbench.errors import ResumeError, SettingsError, SourceError
-from workbench.layouts.reader import open_dataset
+from workbench.errors import LayoutError, ResumeError, SettingsError, SourceError
+from workbench.layouts.conversion import convert
+from workbench.layouts.reader import ShardedReader, open_dataset
 from workbench.streaming.loader import StreamLoader, merge_states
 from workbench.streaming.order import EpochOrder, shuffled
 from workbench.streaming.shards import TokenBlocks, as_shards
@@ -149,9 +150,35 @@ legs = st.lists(
 )
 
 
+DATA_SETS = [(layout, *shape) for layout in ("files", "parquet", "tar", "tokens") for shape in ((17, 5), (60, 3))]
+"""Layout, samples and shards of data sets on disk whose samples are the numbers from 0 on."""
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory) -> dict[tuple[str, int, int], ShardedReader]:
+    """The data sets, opened."""
+    folder, opened = tmp_path_factory.mktemp("layouts"), {}
+    for layout, samples, shards in DATA_SETS:
+        made = [{"__key__": f"{n:03d}", "txt": str(n), "tokens": [n]} for n in range(samples)]
+        field = "tokens" if layout == "tokens" else "txt"
+        named = [{"__key__": sample["__key__"], field: sample[field]} for sample in made]
+        target = folder / f"{layout}-{samples}"
+        convert(named, target, layout, shards=shards, processes=1)
+        opened[layout, samples, shards] = open_dataset(target)
+    return opened
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    """What a sample of any of the layouts was made from."""
+    if "tokens" in sample:
+        return int(sample["tokens"][0])
+    text = sample["txt"]
+    return int(text.decode() if isinstance(text, bytes) else text)
+
+
 @PROPERTY
 @given(
-    counts=st.lists(st.integers(0, 30), min_size=0, max_size=9),
+    source=st.one_of(st.lists(st.integers(0, 30), min_size=0, max_size=9), st.sampled_from(DATA_SETS)),
     seed=st.integers(0, 3),
     window=st.integers(1, 20),
     shuffle=st.booleans(),
@@ -161,12 +188,15 @@ legs = st.lists(
     legs=legs,
 )
 def test_every_sample_once_whatever_is_killed_and_split_anew(
-    counts, seed, window, shuffle, whole, batch_size, epoch, legs
+    readers, source, seed, window, shuffle, whole, batch_size, epoch, legs
 ):
+    on_disk = isinstance(source, tuple)
+
     def make(rank: int, world_size: int) -> ShardStream:
         options = {"batch_size": batch_size, "collate": np.array} if whole else {}
         return ShardStream(
-            numbered(counts),
+            readers[source] if on_disk else numbered(source),
+            transform=number_of if on_disk else None,
             seed=seed,
             window=window,
             shuffle=shuffle,
@@ -206,7 +236,8 @@ def test_every_sample_once_whatever_is_killed_and_split_anew(
         while rank.epoch < last:
             rank.next_epoch()
             handed_out[rank.epoch].update(flat(list(rank)))
-    assert handed_out == {number: Counter(range(sum(counts))) for number in range(epoch, last + 1)}
+    everything = Counter(range(source[1] if on_disk else sum(source)))
+    assert handed_out == {number: everything for number in range(epoch, last + 1)}
 
 
 @PROPERTY
@@ -583,6 +614,50 @@ def test_tokens_in_whole_batches(tmp_path, shuffle, num_workers):
     by_sample = list(ShardStream(blocks, shuffle=shuffle, window=5))
     if num_workers == 0:
         assert torch.equal(torch.stack(by_sample), torch.cat(batches))
+
+
+def converted_tokens(folder, container: str) -> Any:
+    documents = [{"tokens": list(range(at, at + 97))} for at in range(0, 60 * 97, 97)]
+    return convert(documents, folder, "tokens", shards=6, container=container, processes=1)
+
+
+@pytest.mark.parametrize("container", ["npy", "bin"])
+def test_a_manifest_tells_how_many_ids_a_shard_holds_and_none_is_opened_before_its_turn(tmp_path, container):
+    converted_tokens(tmp_path / "data", container)
+    opened = []
+    reader = open_dataset(tmp_path / "data")
+    reader.open_shard = lambda shard: opened.append(shard) or ShardedReader.open_shard(reader, shard)
+    blocks = TokenBlocks(reader, 31)
+    stream = ShardStream(blocks, window=4)
+    assert not opened and sum(blocks.counts) * 32 + blocks.tokens_left_out == 60 * 97
+    state = stream.state_dict() | {"taken": len(stream) - 2}
+    resumed = ShardStream(blocks, window=4)
+    resumed.load_state_dict(state)
+    assert len(list(resumed)) == 2 and len(set(opened)) <= 2
+    assert len(list(resumed)) == len(stream) and set(opened) == set(range(6))
+
+
+def test_a_shard_whose_size_is_not_what_its_header_says_is_named(tmp_path):
+    converted_tokens(tmp_path / "data", "npy")
+    reader = open_dataset(tmp_path / "data")
+    blocks = TokenBlocks(reader, 31)
+    np.save(reader.root / reader.shards[2].files[0].path, np.arange(5, dtype=np.uint16))
+    with pytest.raises(LayoutError, match="holds 5 ids, and its size in the manifest means 970"):
+        list(ShardStream(blocks))
+
+
+def test_shards_that_lie_elsewhere_are_asked_for_one_ahead():
+    class Remote(CountingShards):
+        def will_need(self, shard: int) -> None:
+            told.append((shard, list(self.opened)))
+
+    told: list[tuple[int, list[int]]] = []
+    shards = Remote([4, 0, 6, 5])
+    assert len(list(ShardStream(shards, window=3))) == 15
+    first, second, third = shards.opened
+    assert told == [(second, []), (third, [first])]
+    order = EpochOrder.of([4, 6, 5], 0, 0, shuffle=False, window=1)
+    assert list(order.shards_along(((1, 3), (3, 4), (9, 12), (0, 1)))) == [0, 1, 2, 0]
 
 
 def test_any_opened_data_set_streams(tmp_path):

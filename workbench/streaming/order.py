@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -88,6 +89,16 @@ class EpochOrder:
                 yield from self._of_shard(self.shards[at], self.ends[at] - first, begin - first, stop - first)
                 begin, at = stop, at + 1
 
+    def shards_along(self, path: Spans) -> Iterator[int]:
+        """The shards that ``path`` leads through, in order; one that it enters again from itself counts once."""
+        last = None
+        for begin, end in path:
+            first = bisect_right(self.ends, begin)
+            for at in range(first, bisect_left(self.ends, end, first) + 1):
+                if at != last:
+                    yield self.shards[at]
+                last = at
+
     def _of_shard(self, shard: int, count: int, low: int, high: int) -> Iterator[Segment]:
         if self.window <= 1:
             yield Segment(shard, low, high, None)
@@ -108,9 +119,7 @@ def shuffled(count: int, *seeds: int) -> np.ndarray:
     key = 0
     for seed in seeds:
         key = _mixed_number(key + seed + _GAMMA)
-    with np.errstate(over="ignore"):
-        hashes = _mixed(np.uint64(key) + np.uint64(_GAMMA) * np.arange(1, count + 1, dtype=np.uint64))
-    return np.argsort(hashes, kind="stable")
+    return np.argsort(_mixed(_steps(count) + np.uint64(key)))  # all differ: _mixed is one to one
 
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -118,10 +127,23 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
+@lru_cache(maxsize=16)
+def _steps(count: int) -> np.ndarray:
+    """What the generator's counter is raised by, for each of ``count`` numbers, shape ``[count]``, uint64."""
+    steps = np.uint64(_GAMMA) * np.arange(1, count + 1, dtype=np.uint64)
+    steps.flags.writeable = False
+    return steps
+
+
 def _mixed(values: np.ndarray) -> np.ndarray:
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
-    return values ^ (values >> np.uint64(31))
+    """The hash of every value, in place."""
+    shifted = values >> np.uint64(30)
+    for factor, shift in ((_FIRST, 27), (_SECOND, 31)):
+        values ^= shifted
+        values *= np.uint64(factor)
+        np.right_shift(values, np.uint64(shift), out=shifted)
+    values ^= shifted
+    return values
 
 
 def _mixed_number(value: int) -> int:

@@ -13,9 +13,12 @@ import torch
 
 from workbench.errors import LayoutError, SourceError
 from workbench.layouts.reader import ShardedReader, open_dataset
-from workbench.layouts.tokens import TOKENS_FIELD, TokenShard
+from workbench.layouts.tokens import BIN_HEADER_BYTES, TOKENS_FIELD, TokenShard
 
 _OPEN_ARRAYS = 16
+_DATA_BEGINS_AT = {"npy": 128, "bin": BIN_HEADER_BYTES}
+"""Bytes before the ids, by container. NumPy pads a header to whole blocks of 64 bytes, and that of a flat array takes
+two, whatever its length (``numpy.lib.format``)."""
 
 
 @runtime_checkable
@@ -78,6 +81,10 @@ class ReaderShards:
         """Samples of one shard from row ``start`` on."""
         return self.reader.read_shard(shard, start)
 
+    def will_need(self, shard: int) -> None:
+        """Begin to fetch a shard that lies elsewhere; the one after the shard that is read now."""
+        self.reader.will_need(shard)
+
     def fingerprint(self) -> str:
         """Digest of the manifest."""
         return self.reader.fingerprint()
@@ -89,6 +96,9 @@ class TokenBlocks:
     Blocks follow each other across documents without overlap; the ids at a shard's end that fill no block are left
     out (at most ``length`` a shard; ``tokens_left_out`` says how many in all). A sample is the tensor of a block,
     shape ``[length + 1]``, int64; a batch has shape ``[batch, length + 1]``.
+
+    A manifest tells how many ids each shard holds, and no shard is opened before one of its blocks is wanted. A folder
+    without one has the header of every shard read at once.
 
     Args:
         paths: A data set of layout ``tokens`` (its path or what ``open_dataset`` gave), or arrays of ids.
@@ -108,14 +118,14 @@ class TokenBlocks:
             self._reader = open_dataset(paths, "tokens") if isinstance(paths, (str, Path)) else paths
             if self._reader.layout != "tokens":
                 raise LayoutError(f"{self._reader!r} is no token data set: convert it with layout 'tokens' first.")
-            tokens = [self._count(shard) for shard in range(len(self._reader.shards))]
+            self._ids = [self._count(shard) for shard in range(len(self._reader.shards))]
             self._digest = self._reader.fingerprint()
         else:
             self._arrays = {number: np.asarray(ids).reshape(-1) for number, ids in enumerate(paths)}
-            tokens = [len(ids) for ids in self._arrays.values()]
-            self._digest = digest("arrays", *map(str, tokens))
-        self.counts = [count // (length + 1) for count in tokens]
-        self.tokens_left_out = sum(count % (length + 1) for count in tokens)
+            self._ids = [len(ids) for ids in self._arrays.values()]
+            self._digest = digest("arrays", *map(str, self._ids))
+        self.counts = [count // (length + 1) for count in self._ids]
+        self.tokens_left_out = sum(count % (length + 1) for count in self._ids)
 
     def read(self, shard: int, start: int) -> Iterator[torch.Tensor]:
         """Blocks of one shard from number ``start`` on."""
@@ -136,18 +146,33 @@ class TokenBlocks:
         """Digest of the manifest."""
         return self._digest
 
+    def will_need(self, shard: int) -> None:
+        """Begin to fetch a shard that lies elsewhere; the one after the shard that is read now."""
+        if self._reader is not None:
+            self._reader.will_need(shard)
+
     def _tokens(self, shard: int) -> np.ndarray:
         ids = self._arrays.get(shard)
         if ids is None:
             ids = np.asarray(self._opened(shard).tokens)
+            if len(ids) != self._ids[shard]:
+                name = self._reader.shards[shard].name
+                raise LayoutError(
+                    f"Shard {name} holds {len(ids):,} ids, and its size in the manifest means {self._ids[shard]:,}: "
+                    "verify the data set."
+                )
             if len(self._arrays) >= _OPEN_ARRAYS:
                 self._arrays.pop(next(iter(self._arrays)))
             self._arrays[shard] = ids
         return ids
 
     def _count(self, shard: int) -> int:
-        opened = self._opened(shard)
-        return len(opened.tokens)
+        """Ids in a shard: by its size where a manifest says what they are stored as, else by its header."""
+        facts, file = self._reader.manifest.facts, self._reader.shards[shard].files[0]
+        before = _DATA_BEGINS_AT.get(facts.get("container"))
+        if before is None or "dtype" not in facts:
+            return len(self._opened(shard).tokens)
+        return max(0, file.bytes - before) // np.dtype(facts["dtype"]).itemsize
 
     def _opened(self, shard: int) -> TokenShard:
         opened = self._reader.open_shard(shard)

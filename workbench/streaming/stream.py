@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ class ShardStream(IterableDataset):
 
     def samples_at(self, epoch: int, path: Spans) -> Iterator[Any]:
         """The samples at the positions of ``path`` in the order of ``epoch``; no state follows them."""
-        return self._read(self.order(epoch).segments(path))
+        return self._read(self._segments(epoch, path))
 
     def place(self) -> Place | None:
         """Where the pass that was begun last had begun; None before the first."""
@@ -251,13 +252,28 @@ class ShardStream(IterableDataset):
     def _handed_out(self, place: Place) -> Iterator[Any]:
         self._passes.began(place.seat.rank, place.seat.num_workers)
         share = share_of(place, self.identity)
-        segments = self.order(place.epoch).segments(cut(share, place.taken, size(share)))
+        segments = self._segments(place.epoch, cut(share, place.taken, size(share)))
         if self.batch_size is None:
             yield from self._samples(segments)
         elif isinstance(self.shards, GatheringShards) and self.collate is None:
             yield from self._gathered(segments)
         else:
             yield from self._collated(segments)
+
+    def _segments(self, epoch: int, path: Spans) -> Iterator[Segment]:
+        """What to read; shards that may lie elsewhere are told of one shard ahead."""
+        order = self.order(epoch)
+        will_need = getattr(self.shards, "will_need", None)
+        if will_need is None:
+            yield from order.segments(path)
+            return
+        coming, shard = islice(order.shards_along(path), 1, None), None
+        for segment in order.segments(path):
+            if segment.shard != shard:
+                shard, following = segment.shard, next(coming, None)
+                if following is not None:
+                    will_need(following)
+            yield segment
 
     def _samples(self, segments: Iterator[Segment]) -> Iterator[Any]:
         for sample in self._read(segments):
@@ -296,10 +312,13 @@ class ShardStream(IterableDataset):
         transform = self.transform or _unchanged
         pieces, held = [], 0
         for segment in segments:
+            rows = None if segment.rows is None else segment.rows + segment.begin
             at, count = 0, len(segment)
             while at < count:
                 take = min(wanted - held, count - at)
-                pieces.append(gather(segment.shard, _rows(segment, at, at + take)))
+                first = segment.begin + at
+                piece = slice(first, first + take) if rows is None else rows[at : at + take]
+                pieces.append(gather(segment.shard, piece))
                 at, held = at + take, held + take
                 if held == wanted:
                     self._taken += wanted
@@ -327,12 +346,6 @@ def next_of(reader: Iterator[Any], shard: int, end: int) -> Any:
     for sample in reader:
         return sample
     raise ResumeError(f"Shard {shard} ended before row {end}: it holds fewer samples than its count says; verify it.")
-
-
-def _rows(segment: Segment, start: int, stop: int) -> slice | np.ndarray:
-    if segment.rows is None:
-        return slice(segment.begin + start, segment.begin + stop)
-    return segment.rows[start:stop] + segment.begin
 
 
 def _joined(pieces: list[Any]) -> Any:
