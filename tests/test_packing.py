@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,9 @@ def test_the_report_says_what_is_dropped_and_saved():
     assert (report.tokens, report.tokens_dropped, report.rows) == (72, 0, 9)
     assert report.fill == 1.0 and report.rows_unpacked == 1 + 1 + 2 + 4 + 1 + 2 + 0 + 1
     assert report.padding_saved == pytest.approx(1 - 9 / 12)
+    assert report.tokens_per_second == 72 / report.seconds and "million tokens/s" in report.describe()
+    untimed = replace(report, seconds=None)
+    assert untimed == report and untimed.tokens_per_second is None and "tokens/s" not in untimed.describe()
     cut = packing_report(CASE_LENGTHS, 8, overlong="truncate")
     assert cut.tokens_dropped == 72 - (2 + 8 + 8 + 8 + 1 + 8 + 5) and "32 tokens dropped" in cut.describe()
     nothing = packing_report([0, 0], 8)
