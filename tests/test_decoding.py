@@ -98,6 +98,11 @@ def test_a_gpu_decoder_refuses_to_run_in_a_worker(monkeypatch, decode):
         decode(b"")
 
 
+def test_what_a_gpu_cannot_decode_is_said_before_it_is_tried():
+    with pytest.raises(SettingsError, match="is no JPEG"):
+        decoding.TorchvisionCuda(None)(b"\x89PNG and so on")
+
+
 def test_every_decoder_is_compared_or_says_why_not():
     speeds = compare_decoders([picture(320, 240)] * 2, 60, rounds=1)
     assert [speed.name for speed in speeds] == list(DECODERS)

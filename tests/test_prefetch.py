@@ -53,6 +53,10 @@ class RecordedStreams:
 class OnDevice(torch.Tensor):
     """A tensor that notes who is said to use it."""
 
+    @property
+    def device(self) -> torch.device:
+        return torch.device("meta")
+
 
 def recorded(loader: Any, **options: Any) -> tuple[DevicePrefetcher, RecordedStreams]:
     prefetcher = DevicePrefetcher(loader, "cpu", **options)
@@ -124,6 +128,47 @@ def test_the_state_is_that_of_the_batch_handed_out_not_of_those_copied_ahead():
         DevicePrefetcher([]).state_dict()
 
 
+def test_an_error_comes_after_the_batches_before_it_and_the_state_is_theirs():
+    class Failing:
+        given = 0
+
+        def __iter__(self):
+            for self.given in (1, 2, 3):
+                yield torch.tensor([self.given])
+            raise OSError("the disk is gone")
+
+        def state_dict(self) -> dict[str, int]:
+            return {"given": self.given}
+
+    prefetcher, _ = recorded(Failing(), depth=2)
+    got = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        got += (int(batch[0]) for batch in prefetcher)
+    assert prefetcher.state_dict() == {"given": 3}
+    batches, seen = iter(prefetcher), []
+    with pytest.raises(OSError, match="the disk is gone"):
+        while True:
+            seen.append((int(next(batches)[0]), prefetcher.state_dict()["given"]))
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_pass_that_is_closed_early_lets_go_of_the_loader():
+    ended = []
+
+    def loader():
+        try:
+            yield from (torch.tensor([number]) for number in range(9))
+        finally:
+            ended.append(True)
+
+    prefetcher, _ = recorded(loader(), depth=2)
+    batches = iter(prefetcher)
+    assert int(next(batches)[0]) == 0 and not ended
+    prefetcher.loader = None
+    batches.close()
+    assert ended == [True]
+
+
 def test_without_an_accelerator_batches_pass_through_and_it_says_so():
     batches = [{"x": torch.ones(2)}]
     prefetcher = DevicePrefetcher(batches, "cpu")
@@ -152,6 +197,39 @@ class Record:
 class Homemade:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor, self.note = tensor, "kept"
+
+
+class MovesItself:
+    """Has a ``to`` that knows no ``non_blocking``."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def to(self, device: torch.device) -> MovesItself:
+        return MovesItself(self.tensor.to(device))
+
+
+class Length:
+    """Has a ``to`` that is about something else."""
+
+    def to(self, unit: str) -> float:
+        raise AssertionError(f"nobody should convert to {unit}")
+
+
+def test_objects_that_move_themselves_are_asked_to():
+    """A PackedSequence refuses ``batch_sizes`` anywhere but on the CPU."""
+    sequences = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    prefetcher = DevicePrefetcher([(sequences, MovesItself(torch.ones(1)), Length())], "cpu")
+    prefetcher.device = torch.device("meta")
+    packed, own, length = next(iter(prefetcher))
+    assert packed.data.device.type == own.tensor.device.type == "meta"
+    assert packed.batch_sizes.device.type == "cpu" and isinstance(length, Length)
+
+
+def test_only_what_lies_on_the_device_is_marked_as_used():
+    prefetcher, streams = recorded([])
+    prefetcher._handed_out({"there": noted(torch.tensor([4]), streams), "here": torch.tensor([5])}, object(), None)
+    assert [entry for entry in streams.log if entry[0] == "used by"] == [("used by", "step", 4)]
 
 
 def test_nested_batches_keep_their_types_and_shared_tensors_stay_shared():

@@ -160,6 +160,11 @@ class TorchvisionCuda:
 
     def __call__(self, encoded: bytes) -> torch.Tensor:
         _refuse_in_worker("torchvision-cuda")
+        if not encoded.startswith(_JPEG):
+            raise SettingsError(
+                f"An image begins with {encoded[:4]!r} and is no JPEG, and decoder='torchvision-cuda' reads nothing "
+                "else: use 'dali', or 'pillow' on the CPU."
+            )
         from torchvision.io import ImageReadMode, decode_jpeg
 
         data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
@@ -199,14 +204,19 @@ DECODERS: dict[str, Callable[[int | None], Decoder]] = {
 
 
 def _dali_pipeline(device: int) -> Any:
-    """A pipeline of one image at a time, without prefetching: what is fed is what the next ``run`` gives."""
+    """A pipeline of one image at a time, without prefetching: what is fed is what the next ``run`` gives.
+
+    Like the other decoders it leaves an image as it lies, whatever its EXIF orientation.
+    """
     from nvidia.dali import fn, types
     from nvidia.dali.pipeline import Pipeline
 
     pipeline = Pipeline(batch_size=1, num_threads=1, device_id=device, exec_pipelined=False, exec_async=False)
     with pipeline:
         encoded = fn.external_source(name="encoded", device="cpu")
-        pipeline.set_outputs(fn.decoders.image(encoded, device="mixed", output_type=types.RGB))
+        pipeline.set_outputs(
+            fn.decoders.image(encoded, device="mixed", output_type=types.RGB, adjust_orientation=False)
+        )
     pipeline.build()
     return pipeline
 

@@ -20,10 +20,13 @@ class DevicePrefetcher:
     marked as used by the step's stream (``record_stream``), or the allocator could hand it to the next copy while
     kernels still read it.
 
+    An error of the loader is raised where it belongs, after the batches that came before it. A loader that keeps state
+    is asked for it once a batch, since it has moved on when the batch is handed out.
+
     Without an accelerator batches pass through untouched, and ``describe()`` says so.
 
     Args:
-        loader: Any iterable of batches: tensors, or containers, dataclasses and objects with ``to`` that hold them.
+        loader: Any iterable of batches: tensors, or containers, dataclasses and other objects that hold them.
         device: Where batches go; None means the current accelerator, or nothing where there is none.
         depth: Batches that are copied ahead of the one handed out; each takes its size in device memory.
 
@@ -83,21 +86,31 @@ class DevicePrefetcher:
         copies = self._streams.Stream(self.device) if self._streams is not None else None
         stateful = hasattr(self.loader, "state_dict")
         queued: deque[tuple[Any, Any, Any]] = deque()
-        for batch in self.loader:
+        batches, failure = iter(self.loader), None
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except Exception as error:
+                failure = error
+                break
             state = self.loader.state_dict() if stateful else None
             queued.append((*self._copied(batch, copies), state))
             if len(queued) > self.depth:
                 yield self._handed_out(*queued.popleft())
         while queued:
             yield self._handed_out(*queued.popleft())
+        if failure is not None:
+            raise failure
         self._state = None  # the loader itself has seen the end of the epoch, and its state says so
 
     def _copied(self, batch: Any, copies: Any) -> tuple[Any, Any]:
         """The batch on the device, and the event after which it is there (None without streams)."""
         if copies is None:
-            return moved(batch, lambda tensor: tensor.to(self.device, non_blocking=True)), None
+            return moved(batch, lambda tensor: tensor.to(self.device, non_blocking=True), self._copy_itself), None
         with self._streams.stream(copies):
-            there = moved(batch, self._copy)
+            there = moved(batch, self._copy, self._copy_itself)
             event = self._streams.Event()
             event.record(copies)
         return there, event
@@ -108,42 +121,80 @@ class DevicePrefetcher:
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
 
+    def _copy_itself(self, node: Any) -> Any:
+        """What an object with ``to`` makes of itself: a PackedSequence must keep its ``batch_sizes`` on the CPU."""
+        if self._streams is not None and hasattr(node, "pin_memory"):
+            node = node.pin_memory()
+        try:
+            return node.to(self.device, non_blocking=True)
+        except TypeError:  # its ``to`` knows no such argument
+            return node.to(self.device)
+
     def _handed_out(self, batch: Any, event: Any, state: Any) -> Any:
         if event is not None:
             step = self._streams.current_stream(self.device)
             step.wait_event(event)
-            moved(batch, lambda tensor: _used_by(tensor, step))
+            moved(batch, lambda tensor: self._used_by(tensor, step))
         self._state = state
         return batch
 
+    def _used_by(self, tensor: torch.Tensor, stream: Any) -> torch.Tensor:
+        if tensor.device.type == self.device.type:
+            tensor.record_stream(stream)
+        return tensor
 
-def moved(batch: Any, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+
+Move = Callable[[torch.Tensor], torch.Tensor]
+
+
+def moved(batch: Any, move: Move, itself: Callable[[Any], Any] | None = None) -> Any:
     """A batch of the same structure with ``move`` applied to every tensor; one that occurs twice is moved once.
 
-    Mappings, lists, tuples (named ones too) and dataclasses are rebuilt; other objects with a ``to`` of their own are
-    asked to move their tensors by it where they are no containers; everything else stays as it is.
+    Mappings, lists, tuples (named ones too), dataclasses and other objects that hold tensors are rebuilt; everything
+    else stays as it is.
+
+    Args:
+        batch: The batch.
+        move: What becomes of a tensor.
+        itself: What becomes of an object with tensors and a ``to`` of its own that is no mapping; None rebuilds it too.
     """
-    return _moved(batch, move, {})
+    return _moved(batch, move, itself, {})
 
 
-def _moved(node: Any, move: Callable[[torch.Tensor], torch.Tensor], done: dict[int, tuple[Any, Any]]) -> Any:
+def _moved(node: Any, move: Move, itself: Callable[[Any], Any] | None, done: dict[int, tuple[Any, Any]]) -> Any:
     if id(node) in done:
         return done[id(node)][1]
+
+    def inside(value: Any) -> Any:
+        return _moved(value, move, itself, done)
+
     if isinstance(node, torch.Tensor):
         result = move(node)
     elif isinstance(node, Mapping):
-        result = _like_mapping(node, {key: _moved(value, move, done) for key, value in node.items()})
+        result = _like_mapping(node, {key: inside(value) for key, value in node.items()})
+    elif itself is not None and callable(getattr(node, "to", None)) and _may_hold_tensors(node):
+        result = itself(node)
     elif isinstance(node, tuple) and hasattr(node, "_fields"):
-        result = type(node)(*(_moved(value, move, done) for value in node))
+        result = type(node)(*(inside(value) for value in node))
     elif isinstance(node, list | tuple):
-        result = type(node)(_moved(value, move, done) for value in node)
+        result = type(node)(inside(value) for value in node)
     elif dataclasses.is_dataclass(node) and not isinstance(node, type):
-        fields = {f.name: _moved(getattr(node, f.name), move, done) for f in dataclasses.fields(node) if f.init}
+        fields = {f.name: inside(getattr(node, f.name)) for f in dataclasses.fields(node) if f.init}
         result = dataclasses.replace(node, **fields)
+    elif _may_hold_tensors(node):
+        result = object.__new__(type(node))
+        result.__dict__.update({name: inside(value) for name, value in node.__dict__.items()})
     else:
-        return _with_attributes_moved(node, move, done)
+        return node
     done[id(node)] = (node, result)  # the node is kept, or its id could be given to another
     return result
+
+
+def _may_hold_tensors(node: Any) -> bool:
+    if isinstance(node, type) or callable(node):
+        return False
+    held = node if isinstance(node, tuple) else getattr(node, "__dict__", {}).values()
+    return any(isinstance(value, torch.Tensor | Mapping | list | tuple) for value in held)
 
 
 def _like_mapping(node: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
@@ -152,26 +203,6 @@ def _like_mapping(node: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
     copied = node.copy() if hasattr(node, "copy") else dict(node)
     copied.update(values)
     return copied
-
-
-def _with_attributes_moved(
-    node: Any, move: Callable[[torch.Tensor], torch.Tensor], done: dict[int, tuple[Any, Any]]
-) -> Any:
-    """A shallow copy of an object that holds tensors as attributes; any other object itself."""
-    held = getattr(node, "__dict__", None)
-    if isinstance(node, type) or callable(node) or not held:
-        return node
-    if not any(isinstance(value, torch.Tensor | Mapping | list | tuple) for value in held.values()):
-        return node
-    copied = object.__new__(type(node))
-    copied.__dict__.update({name: _moved(value, move, done) for name, value in held.items()})
-    done[id(node)] = (node, copied)
-    return copied
-
-
-def _used_by(tensor: torch.Tensor, stream: Any) -> torch.Tensor:
-    tensor.record_stream(stream)
-    return tensor
 
 
 def _device(device: torch.device | str | None) -> torch.device:
