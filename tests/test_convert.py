@@ -217,8 +217,10 @@ def test_duplicates_can_be_numbered(tmp_path):
 
 
 def test_duplicates_of_a_stream_are_refused(tmp_path):
-    with pytest.raises(ConversionError, match="'same'"):
-        convert(lambda: ({KEY: "same", "n": n} for n in range(2)), tmp_path / "out", processes=1)
+    for duplicates in ("refuse", "number"):
+        with pytest.raises(ConversionError, match="'same': one would hide the other; rename one, or leave names out"):
+            source = ({KEY: "same", "n": n} for n in range(2))
+            convert(source, tmp_path / "out", processes=1, duplicates=duplicates)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -472,11 +474,63 @@ def test_two_conversions_into_one_target(folder, tmp_path):
     from workbench.layouts.staging import Staging
 
     first = Staging(tmp_path / "out", "job")
-    first.enter({}, overwrite=False)
+    first.take()
     with pytest.raises(ConversionError, match="Another process"):
-        Staging(tmp_path / "out", "job").enter({}, overwrite=False)
+        convert(folder, tmp_path / "out", processes=1)
     first.leave()
-    Staging(tmp_path / "out", "job").enter({}, overwrite=False)
+    convert(folder, tmp_path / "out", processes=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "source"]
+
+
+def test_nobody_comes_in_between_while_the_folder_gets_its_name(folder, tmp_path, monkeypatch):
+    from workbench.layouts.staging import Staging
+
+    rename, told = Staging.rename, []
+
+    def tried_by_another(self):
+        with pytest.raises(ConversionError) as caught:
+            convert(folder, tmp_path / "out", shards=2, processes=1)
+        told.append(str(caught.value))
+        rename(self)
+
+    monkeypatch.setattr(Staging, "rename", tried_by_another)
+    assert convert(folder, tmp_path / "out", shards=2, processes=1).shards_written == 2
+    assert len(told) == 1 and "Another process is converting" in told[0]
+    assert contents(tmp_path / "out") == contents(folder)
+
+
+def test_what_is_finished_asks_for_no_lock(folder, tmp_path):
+    from workbench.layouts.staging import Staging
+
+    convert(folder, tmp_path / "out", processes=1)
+    busy = Staging(tmp_path / "out", "another job")
+    busy.take()
+    assert convert(folder, tmp_path / "out", processes=1).shards_written == 0
+    busy.leave()
+
+
+def test_who_waited_for_a_lock_that_is_gone_takes_the_new_one(tmp_path):
+    import fcntl
+
+    from workbench.layouts.staging import Staging
+
+    path = tmp_path / ".out.lock"
+    opened, real = [], fcntl.flock
+
+    def released_just_before(handle, how):
+        if not opened:
+            opened.append(path)
+            path.unlink()
+        real(handle, how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fcntl, "flock", released_just_before)
+        mine = Staging(tmp_path / "out", "job")
+        mine.take()
+    with pytest.raises(ConversionError, match="Another process"):
+        Staging(tmp_path / "out", "job").take()
+    mine.leave()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -498,6 +552,13 @@ def test_convert_follows_the_advice(tmp_path):
     source = [{"blob": bytes(1000)} for _ in range(64)]
     made = convert(source, tmp_path / "out", world_size=2, num_workers=3, processes=1)
     assert len(made.manifest.shards) == 6
+
+
+@pytest.mark.parametrize("counted", ["shards", "world_size", "num_workers"])
+def test_a_stream_cannot_be_cut_for_its_readers(tmp_path, counted):
+    with pytest.raises(LayoutError, match=f"{counted}=2 needs a source whose length is known"):
+        convert(({"n": n} for n in range(9)), tmp_path / "out", processes=1, **{counted: 2})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cut_is_even_and_loses_nothing():

@@ -195,10 +195,15 @@ def _add_convert(commands) -> None:
     command.add_argument("destination", metavar="DST", help="folder that will hold the data set")
     command.add_argument("--layout", choices=LAYOUTS, required=True, help="layout to write")
     command.add_argument("--shard-bytes", metavar="SIZE", help="size to aim at for each shard: 256MB")
+    command.add_argument("--world-size", metavar="N", type=int, help="ranks that will read it: whole shards for each")
+    command.add_argument("--num-workers", metavar="N", type=int, help="loader workers of each of those ranks")
     command.add_argument("--resize", metavar="PIXELS", type=int, help="shorter side of photographs, once and for all")
     command.add_argument("--tokenizer", metavar="FILE", help="tokenizer file with which text becomes token ids")
     command.add_argument("--processes", metavar="N", type=int, help="how many write at once (default: usable cores)")
     command.add_argument("--skip-errors", action="store_true", help="leave out samples that fail, and say which")
+    command.add_argument(
+        "--duplicates", choices=("refuse", "number"), default="refuse", help="what to do with two samples of one name"
+    )
     command.add_argument("--overwrite", action="store_true", help="replace a data set made by another conversion")
     _add_json(command)
 

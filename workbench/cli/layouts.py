@@ -30,7 +30,10 @@ def convert(arguments: argparse.Namespace) -> int:
                 processes=arguments.processes,
                 overwrite=arguments.overwrite,
                 on_error="skip" if arguments.skip_errors else "raise",
+                duplicates=arguments.duplicates,
                 progress=lambda progress: bar.show(progress.samples, progress.total_samples),
+                world_size=arguments.world_size,
+                num_workers=arguments.num_workers,
                 **_shard_size(arguments),
             )
         except KeyboardInterrupt:

@@ -53,7 +53,8 @@ def convert(
         transform: Applied to each sample, e.g. ``resize_images(256)`` or ``tokenise("tokenizer.json")``; returning
             None drops the sample.
         on_error: ``raise``, or ``skip`` to leave out samples whose transform raises.
-        duplicates: ``refuse`` two samples of one name, or ``number`` the later ones ``name~2``, ``name~3``.
+        duplicates: ``refuse`` two samples of one name, or ``number`` the later ones ``name~2``, ``name~3``; names that
+            show only while the source is read (JSON lines, iterables) cannot be numbered.
         processes: How many write at once; None takes every usable core.
         progress: Called in this thread a few times a second.
         overwrite: Replace a data set, or an unfinished one, made by a different conversion.
@@ -73,8 +74,10 @@ def convert(
     probe = probe_source(resolved, layout, chosen, transform, skip_failures=skip)
     job = Job(target, layout, probe.options, None, {}, False, False, transform, skip)
     if isinstance(resolved, StreamSource):
-        if shards is not None:
-            raise LayoutError(f"shards={shards} needs a source whose length is known: give shard_bytes instead.")
+        counted = {"shards": shards, "world_size": world_size, "num_workers": num_workers}
+        for name, value in counted.items():
+            if value is not None:
+                raise LayoutError(f"{name}={value} needs a source whose length is known: give shard_bytes instead.")
         plan = stream_plan(resolved, probe, job, shard_bytes)
     else:
         plan = indexed_plan(resolved, probe, job, shard_bytes, shards, (world_size, num_workers), duplicates)

@@ -131,11 +131,10 @@ def changed_names(names: Sequence[str | None], duplicates: str) -> dict[int, str
     return changed
 
 
-def duplicate_error(name: str) -> ConversionError:
+def duplicate_error(name: str, *, can_be_numbered: bool = True) -> ConversionError:
     """What to tell about a name that two samples have."""
-    return ConversionError(
-        f"Two samples are named {name!r}: one would hide the other; rename one, or pass duplicates='number'."
-    )
+    way_out = ", or pass duplicates='number'" if can_be_numbered else ", or leave names out and samples are numbered"
+    return ConversionError(f"Two samples are named {name!r}: one would hide the other; rename one{way_out}.")
 
 
 def _free_name(name: str, number: int, taken: set) -> str:

@@ -102,18 +102,27 @@ class ConversionRun:
         """
         manifest = self._there()
         if manifest is not None:
-            return self._conversion(manifest, reused=len(manifest.shards))
-        manifest = self._staging.finished()
-        if manifest is not None and self._unchanged(manifest):
-            self._staging.rename()
-            return self._conversion(manifest, reused=len(manifest.shards))
+            return self._conversion(manifest, len(manifest.shards))
         try:
-            manifest = self._convert()
+            self._staging.take()
+            manifest = self._there() or self._nearly_there()  # another run may have finished just now
+            return self._conversion(manifest, len(manifest.shards)) if manifest is not None else self._new()
         except OSError as error:
             raise room_error(error, self._staging.root) or error from error
         finally:
             self._staging.leave()
+
+    def _new(self) -> Conversion:
+        manifest = self._convert()
         return self._conversion(manifest, reused=len(self._done) - self._written)
+
+    def _nearly_there(self) -> Manifest | None:
+        """What a run left that was stopped just before it gave the folder its name; it gets it now."""
+        manifest = self._staging.finished()
+        if manifest is None or not self._unchanged(manifest):
+            return None
+        self._staging.rename()
+        return manifest
 
     def _there(self) -> Manifest | None:
         target = self._target
@@ -202,7 +211,7 @@ class ConversionRun:
             raise ConversionError("The transform dropped every sample: nothing is left to write.")
         twice = first_duplicate(name for record in done for name in record.names)
         if twice is not None:
-            raise duplicate_error(twice)
+            raise duplicate_error(twice, can_be_numbered=False)
         layout = LAYOUTS[plan.job.layout]
         written, facts = layout.finish(self._staging.root, [record.written for record in done], plan.job.options)
         made = {"by": _MADE_BY, **plan.description, "job": plan.digest}

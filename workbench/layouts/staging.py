@@ -17,6 +17,8 @@ from workbench.layouts.registry import PARTIAL_SUFFIX
 from workbench.layouts.spool import SPOOL_PREFIX
 
 REPLACED_SUFFIX = ".replaced"
+LOCK_SUFFIX = ".lock"
+"""The lock lies beside the folder and not in it, so that it also guards the moment when the folder gets its name."""
 _NOTES = ".conversion"
 
 
@@ -32,8 +34,18 @@ class Staging:
         self.destination = destination
         self.root = destination.with_name(destination.name + PARTIAL_SUFFIX)
         self.notes = self.root / _NOTES
+        self._lock_path = destination.with_name(f".{destination.name}{LOCK_SUFFIX}")
         self._job = job
         self._lock: Any = None
+
+    def take(self) -> None:
+        """Keep other conversions into the same target out, until ``leave``.
+
+        Raises:
+            ConversionError: One is at work there.
+        """
+        if self._lock is None:
+            self._lock = _locked(self._lock_path, self.root)
 
     def finished(self) -> Manifest | None:
         """The manifest of a run that was killed just before it gave the folder its name, or None."""
@@ -48,15 +60,14 @@ class Staging:
         Raises:
             ConversionError: Another process converts there, or a different conversion was left unfinished.
         """
+        self.take()
         if overwrite and self._foreign():
             shutil.rmtree(self.root)
         if self.root.exists() and not self.notes.is_dir() and any(self.root.iterdir()):
             raise ConversionError(f"{self.root} was not left by a conversion: move it away, or choose another target.")
         self.notes.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(self.notes / "lock", self.root)
         left = self._read(self.notes / "job.json")
         if left is not None and left.get("job") != self._job:
-            self.leave()
             changed = sorted(name for name in description if left.get("description", {}).get(name) != description[name])
             raise ConversionError(
                 f"{self.root} was left by a conversion with another {' and '.join(changed) or 'source'}: "
@@ -102,7 +113,6 @@ class Staging:
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest last, then give the folder its name."""
         write_manifest(self.root, manifest)
-        self.leave()
         shutil.rmtree(self.notes)
         self.rename()
 
@@ -118,14 +128,14 @@ class Staging:
         shutil.rmtree(replaced, ignore_errors=True)
 
     def leave(self) -> None:
-        """Release the folder to others."""
+        """Let others in."""
         if self._lock is not None:
+            self._lock_path.unlink(missing_ok=True)
             self._lock.close()
             self._lock = None
 
     def discard(self) -> None:
         """Remove everything that was built."""
-        self.leave()
         shutil.rmtree(self.root, ignore_errors=True)
 
     def _foreign(self) -> bool:
@@ -150,17 +160,28 @@ class Staging:
 
 
 def _locked(path: Path, root: Path) -> Any:
-    handle = open(path, "a")
+    """The lock file, held. Whoever releases it removes it first, so that the one that was got may be no longer it."""
     try:
         import fcntl
     except ImportError:
-        return handle
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+        return open(path, "a")
+    while True:
+        handle = open(path, "a")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            handle.close()
+            raise ConversionError(f"Another process is converting into {root}: wait for it, or stop it.") from error
+        if _inode(path) == os.fstat(handle.fileno()).st_ino:
+            return handle
         handle.close()
-        raise ConversionError(f"Another process is converting into {root}: wait for it, or stop it.") from error
-    return handle
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _size(path: Path) -> int | None:
