@@ -93,6 +93,7 @@ def test_full_check_finds_every_kind_of_problem(data):
         ("shard-00099.tar", "unexpected"),
     ]
     assert not result.ok and result.text.startswith("4 problems: shard-00001.tar has other content")
+    assert "22 of 24 files read" in result.text, "one is missing, and one of another size is not read"
 
 
 def test_sampled_check_says_what_it_may_miss(data):

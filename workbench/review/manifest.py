@@ -162,7 +162,7 @@ def verify(
     problems = [*sorted(found, key=lambda problem: order[problem.path]), *_unexpected(folder, manifest)]
     missed = miss_probability(len(entries), len(chosen), 1)
     size = sum(entry.bytes for entry in to_read)
-    text = _verdict(problems, len(entries), len(chosen), size)
+    text = _verdict(problems, len(entries), len(to_read), size)
     return Verification(not problems, tuple(problems), len(entries), len(to_read), size, missed, text)
 
 
