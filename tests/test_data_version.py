@@ -17,7 +17,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.data_version import manifest_digest
 from workbench.measure.records import run_from_json, to_json
 from workbench.measure.trial import TrialServer, measure
-from workbench.streaming import ShardStream
+from workbench.streaming import ShardStream, StreamLoader
 from workbench.tuning.export import render
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.sweep import Sweep
@@ -42,6 +42,15 @@ def test_it_is_found_through_wrappers(data):
     assert manifest_digest(DataLoader(Subset(Subset(reader, range(9)), range(3)))) == wanted
     assert manifest_digest(DataLoader(ShardStream(reader), batch_size=4)) == wanted
     assert manifest_digest(DataLoader(ShardStream(str(data.path)), batch_size=4)) == wanted
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_stream_state_names_the_data(data, num_workers):
+    loader = StreamLoader(ShardStream(open_dataset(data.path, transform=label)), batch_size=4, num_workers=num_workers)
+    assert data.manifest.digest() in str(loader.state_dict())
+    batches = iter(loader)
+    next(batches)
+    assert data.manifest.digest() in str(loader.state_dict())
 
 
 def test_data_without_a_manifest_have_none_and_nothing_of_the_users_is_run():

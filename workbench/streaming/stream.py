@@ -18,7 +18,7 @@ from workbench.streaming.order import ORDER_VERSION, EpochOrder, Segment
 from workbench.streaming.passes import Passes
 from workbench.streaming.position import Consumed, Identity, Place, merged, share_of
 from workbench.streaming.running import Running
-from workbench.streaming.shards import GatheringShards, as_shards, digest
+from workbench.streaming.shards import GatheringShards, as_shards
 from workbench.streaming.spans import Spans, cut, size
 from workbench.streaming.split import REMAINDERS, Seat, share_of_rank
 
@@ -87,7 +87,7 @@ class ShardStream(IterableDataset):
         self._taken = 0
         self._running = Running()
         self.identity = Identity(
-            shards=digest(self.shards.fingerprint()),
+            shards=self.shards.fingerprint(),
             samples=sum(self.shards.counts),
             seed=seed,
             order=f"{ORDER_VERSION}, window {window}" if shuffle else "as stored",
