@@ -261,6 +261,21 @@ def test_pyarrow_and_pandas_read_our_parquet(tmp_path):
     assert pyarrow.parquet.ParquetFile(tmp_path / "shard-00002.parquet").metadata.num_row_groups == 3
 
 
+def test_datasets_reads_our_parquet_and_we_read_its(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    import datasets
+
+    (tmp_path / "ours").mkdir()
+    samples = write_variant(tmp_path / "ours", "parquet")
+    files = sorted(str(path) for path in (tmp_path / "ours").glob("*.parquet"))
+    got = datasets.Dataset.from_parquet(files, cache_dir=str(tmp_path / "cache"))
+    assert got["label"][:] == [s["label"] for s in samples] and got["caption"][:] == [s["caption"] for s in samples]
+    records = [{"id": n, "text": f"ü{n}", "tags": ["a"] * n} for n in range(7)]
+    (tmp_path / "theirs").mkdir()
+    datasets.Dataset.from_list(records).to_parquet(str(tmp_path / "theirs" / "a.parquet"))
+    assert [dict(sample) for sample in open_dataset(tmp_path / "theirs")] == records
+
+
 def test_numpy_reads_our_tokens(tmp_path):
     (tmp_path / "npy").mkdir()
     (tmp_path / "bin").mkdir()
