@@ -188,6 +188,45 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path):
     assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
 
 
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([{KEY: "manifest", "json": b"{}"}], r"manifest\.json, which is taken"),
+        ([{KEY: ".conversion/job", "json": b"{}"}], r"\.conversion/job\.json, which is taken"),
+        ([{KEY: "a", "json": b""}, {KEY: "a.json/b", "json": b""}], r"'a\.json/b' would be the file"),
+        ([{KEY: "a.json/b", "json": b""}, {KEY: "a", "json": b""}], r"'a' would be the file"),
+        ([{KEY: "a", "json": b""}, {KEY: "b"}], "'b' has no field"),
+    ],
+)
+def test_names_that_plain_files_cannot_have_leave_nothing(tmp_path, samples, words):
+    with pytest.raises(LayoutError, match=words):
+        convert(samples, tmp_path / "out", "files", processes=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tar_holds_no_sample_that_it_could_not_show(tmp_path):
+    with pytest.raises(LayoutError, match="'b' has no field"):
+        convert([{KEY: "a", "n": 1}, {KEY: "b", "n": None}], tmp_path / "out", processes=1)
+
+
+def test_files_of_a_run_that_was_stopped_are_not_published_with_others(tmp_path):
+    stop = [True]
+
+    def stopped(sample):
+        if stop[0] and sample["n"] == 2 and (tmp_path / "out.partial").exists():
+            raise KeyboardInterrupt
+        return sample
+
+    first, second = ([{KEY: f"{name}{n}", "n": n} for n in range(3)] for name in ("old/", "new/"))
+    with pytest.raises(KeyboardInterrupt):
+        convert(first, tmp_path / "out", "files", transform=stopped, processes=1)
+    assert (tmp_path / "out.partial" / "old" / "0.n.json").is_file()
+    stop[0] = False
+    convert(second, tmp_path / "out", "files", transform=stopped, processes=1)
+    there = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert there == {"manifest.json", "new/0.n.json", "new/1.n.json", "new/2.n.json"}
+
+
 def test_names_with_dots_and_unicode_stay_apart(tmp_path):
     import webdataset
 

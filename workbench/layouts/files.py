@@ -19,6 +19,9 @@ from workbench.layouts.protocol import KEY, FileEntry, Sample, Shard, WrittenSha
 SAMPLES_A_SHARD = 1000
 """Files have no shards of their own; readers and manifests take them in groups of this many samples."""
 
+CONVERSION_NOTES = ".conversion"
+"""Folder in which a conversion keeps its notes while it builds a data set."""
+
 NO_SUFFIX_FIELD = "file"
 """Field of a file whose name has no dot."""
 
@@ -105,10 +108,9 @@ class FilesLayout:
             key = checked_key(sample[KEY])
             checked_suffixes(key, (suffix for suffix, _, _ in parts))
             for suffix, content, _ in parts:
-                path = root / PurePosixPath(f"{escape_key(key)}.{suffix}")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-                entries.append(file_entry(root, path))
+                relative = _free_path(key, suffix)
+                _write(root, relative, content, key)
+                entries.append(file_entry(root, root / relative))
             fields = with_fields(fields, parts)
         return WrittenShard(Shard(name, count, tuple(entries)), fields)
 
@@ -116,6 +118,24 @@ class FilesLayout:
         self, root: Path, written: Sequence[WrittenShard], options: Any
     ) -> tuple[tuple[WrittenShard, ...], dict[str, Any]]:
         return tuple(written), {}
+
+
+def _free_path(key: str, suffix: str) -> PurePosixPath:
+    path = PurePosixPath(f"{escape_key(key)}.{suffix}")
+    if str(path) == MANIFEST_NAME or path.parts[0] == CONVERSION_NOTES:
+        raise LayoutError(f"Sample {key!r} with field {suffix!r} would be {path}, which is taken: rename the sample.")
+    return path
+
+
+def _write(root: Path, relative: PurePosixPath, content: bytes | memoryview, key: str) -> None:
+    try:
+        (root / relative).parent.mkdir(parents=True, exist_ok=True)
+        (root / relative).write_bytes(content)
+    except (FileExistsError, IsADirectoryError, NotADirectoryError) as error:
+        raise LayoutError(
+            f"Sample {key!r} would be the file {relative}, and another needs a part of that path as a file or folder: "
+            "rename one."
+        ) from error
 
 
 def walk_files(root: Path) -> Iterator[FileEntry]:

@@ -76,11 +76,17 @@ def split_member(path: str) -> tuple[str, str]:
 
 
 def checked_suffixes(key: str, suffixes: Iterable[str]) -> None:
-    """Refuse two fields of one sample that would be one file, or one field in WebDataset (it lowers letters).
+    """Refuse a sample of no field, and two fields that would be one file, or one in WebDataset (it lowers letters).
 
     Raises:
         LayoutError: Names the sample and the field.
     """
-    clash = first_duplicate(suffix.lower() for suffix in suffixes)
+    lowered = [suffix.lower() for suffix in suffixes]
+    if not lowered:
+        raise LayoutError(
+            f"Sample {key!r} has no field, and files cannot show that it is there: give it one, or drop it with a "
+            "transform that returns None."
+        )
+    clash = first_duplicate(lowered)
     if clash is not None:
         raise LayoutError(f"Sample {key!r} has the field {clash!r} twice (upper and lower case are one): rename one.")

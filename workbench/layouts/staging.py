@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import ConversionError
+from workbench.layouts.files import CONVERSION_NOTES
 from workbench.layouts.manifest import MANIFEST_NAME, Manifest, read_manifest, write_manifest
 from workbench.layouts.pieces import Done
 from workbench.layouts.publishing import TEMPORARY_SUFFIX, publishing
@@ -19,7 +20,6 @@ from workbench.layouts.spool import SPOOL_PREFIX
 REPLACED_SUFFIX = ".replaced"
 LOCK_SUFFIX = ".lock"
 """The lock lies beside the folder and not in it, so that it also guards the moment when the folder gets its name."""
-_NOTES = ".conversion"
 
 
 class Staging:
@@ -33,7 +33,7 @@ class Staging:
     def __init__(self, destination: Path, job: str) -> None:
         self.destination = destination
         self.root = destination.with_name(destination.name + PARTIAL_SUFFIX)
-        self.notes = self.root / _NOTES
+        self.notes = self.root / CONVERSION_NOTES
         self._lock_path = destination.with_name(f".{destination.name}{LOCK_SUFFIX}")
         self._job = job
         self._lock: Any = None
@@ -111,7 +111,8 @@ class Staging:
                 (self.notes / f"done-{number:05d}.json").unlink()
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest last, then give the folder its name."""
+        """Remove what no longer belongs to it, write the manifest last, then give the folder its name."""
+        self._drop_all_but({entry.path for entry in manifest.files})
         write_manifest(self.root, manifest)
         shutil.rmtree(self.notes)
         self.rename()
@@ -137,6 +138,16 @@ class Staging:
     def discard(self) -> None:
         """Remove everything that was built."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _drop_all_but(self, wanted: set[str]) -> None:
+        """Files of a shard that an earlier run was stopped in, and that would not be written again as they were."""
+        for folder, folders, names in os.walk(self.root):
+            if Path(folder) == self.root and CONVERSION_NOTES in folders:
+                folders.remove(CONVERSION_NOTES)
+            for name in names:
+                path = Path(folder, name)
+                if path.relative_to(self.root).as_posix() not in wanted:
+                    path.unlink()
 
     def _foreign(self) -> bool:
         left = self._read(self.notes / "job.json")
