@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.errors import LayoutError, ManifestError
-from workbench.layouts import KEY, convert, open_remote
+from workbench.layouts import KEY, convert, open_remote, stores
 from workbench.layouts import remote as rooms
 from workbench.layouts.stores import ObstoreStore, open_store
 
@@ -23,7 +26,7 @@ class Bucket(ThreadingHTTPServer):
     """Files of a folder under `/bucket/`, path-style, with byte ranges; what is in `locked` is refused.
 
     Args:
-        folder: The folder.
+        folder: The folder. Requests for a shard wait for each other at the `meeting`, where there is one.
     """
 
     daemon_threads = True
@@ -31,6 +34,10 @@ class Bucket(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Requests)
         self.folder, self.locked, self.log = folder, set(), []
+        self.meeting: threading.Barrier | None = None
+
+    def handle_error(self, request, client_address) -> None:
+        """A reader that was ended while it waited is no error of the server's."""
 
     def options(self) -> dict:
         address = f"http://127.0.0.1:{self.server_address[1]}"
@@ -49,6 +56,12 @@ class _Requests(BaseHTTPRequestHandler):
         name = self.path.partition("?")[0].removeprefix("/bucket/")
         wanted = self.headers.get("Range")
         self.server.log.append((name, wanted))
+        if self.server.meeting is not None:
+            try:
+                self.server.meeting.wait()
+            except threading.BrokenBarrierError:
+                self._answer(403, DENIED)
+                return
         if name in self.server.locked:
             self._answer(403, DENIED)
         elif not (self.server.folder / name).is_file():
@@ -123,6 +136,66 @@ def test_workers_read_after_this_process_has(bucket, method):
     assert reader.sample(0)["label"] == 0
     loader = StatefulDataLoader(reader, batch_size=5, num_workers=2, collate_fn=labels, multiprocessing_context=method)
     assert [label for batch in loader for label in batch] == list(range(24))
+
+
+def read_two_at_once(store: ObstoreStore, answers) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            answers.put(list(pool.map(lambda start: store.read("shard-00000.tar", start, start + 512), (0, 512))))
+        except Exception as error:
+            answers.put(error)
+
+
+def test_a_forked_process_asks_for_several_pieces_at_once(bucket):
+    store = open_store("s3://bucket/data", bucket.options())
+    wanted = store.read("shard-00000.tar", 0, 1024)
+    bucket.meeting = threading.Barrier(2, timeout=20)
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    child = context.Process(target=read_two_at_once, args=(store, answers))
+    child.start()
+    assert answers.get(timeout=60) == [wanted[:512], wanted[512:]]
+    child.join()
+
+
+def test_a_helper_that_ends_lets_nobody_wait(bucket):
+    helper = stores._Helper("s3://bucket/data", bucket.options())
+    assert helper.read("shard-00000.tar", 0, 512) == (bucket.folder / "data" / "shard-00000.tar").read_bytes()[:512]
+    bucket.meeting = threading.Barrier(2)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(helper.read, "shard-00000.tar", 0, 512)
+        while bucket.meeting.n_waiting == 0:
+            time.sleep(0.01)
+        helper._process.kill()
+        with pytest.raises(ConnectionError, match="ended"):
+            waiting.result(timeout=20)
+    with pytest.raises(ConnectionError, match="ended"):
+        helper.read("shard-00000.tar", 0, 512)
+    assert not helper.alive()
+    bucket.meeting.abort()
+
+
+def test_threads_share_one_client(bucket, monkeypatch):
+    made = []
+
+    class Counted(stores._Obstore):
+        def __init__(self, *arguments):
+            made.append(arguments)
+            time.sleep(0.05)
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(stores, "_Obstore", Counted)
+    monkeypatch.setattr(stores, "_obstore_pid", None)
+    store = open_store("s3://bucket/data", bucket.options())
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(lambda _: store.read("shard-00000.tar", 0, 512), range(4)))) == 1
+    assert len(made) == 1
+
+
+def test_options_that_the_store_does_not_know_are_told_without_their_values(bucket):
+    with pytest.raises(LayoutError, match=r"storage_options .*'secrets'") as caught:
+        open_remote("s3://bucket/data", storage_options={**bucket.options(), "secrets": "hunter2"})
+    assert "hunter2" not in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_what_is_refused_and_what_is_missing_is_told_at_once(bucket):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zlib
@@ -15,8 +16,12 @@ from workbench.layouts.protocol import FileEntry
 from workbench.layouts.publishing import TEMPORARY_SUFFIX, publishing
 from workbench.machine import format_bytes
 
+OPENED_AGAIN = 8
+"""Times that a file is fetched anew because another process, making room, removed it before it was opened."""
+
 _LOCKS = ".locks"
 _LOCK_FILES = 64
+_ROOM_LOCK = "room"
 _FILES_COUNTED_EACH_TIME = 1000
 """Up to this many files, they are counted before each fetch; above, once in as many fetches as there are thousands."""
 _ORPHAN_SECONDS = 3600.0
@@ -27,7 +32,8 @@ class FileCache:
     """Files of remote data sets under one folder.
 
     A file gets its name only when it is complete and on disk, so that a reader never meets a part of one; what was
-    used longest ago makes room. A file that is removed while it is mapped stays readable for whoever maps it.
+    used longest ago makes room, and files that are on their way take theirs from the start. A file that is removed
+    while it is mapped stays readable for whoever maps it.
 
     Args:
         directory: Where files lie.
@@ -50,7 +56,7 @@ class FileCache:
             write: Writes the whole content, and raises where it cannot.
 
         Raises:
-            LayoutError: The file is larger than the cache may be, or came with another size.
+            LayoutError: The file is larger than the cache may be, came with another size, or finds no room on disk.
         """
         path = self.directory / folder / entry.path
         if self._use(path, entry.bytes):
@@ -60,16 +66,50 @@ class FileCache:
                 f"{entry.path} has {format_bytes(entry.bytes)} and the cache holds {format_bytes(self.limit_bytes)}: "
                 "raise cache_bytes, or write smaller shards."
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone(f"{folder}/{entry.path}"):
-            if self._use(path, entry.bytes):
-                return path
-            self._make_room(entry.bytes)
-            with publishing(path) as file:
-                write(file)
-                if file.tell() != entry.bytes:
-                    raise LayoutError(f"{entry.path} came with {file.tell():,} of {entry.bytes:,} bytes: try again.")
+        with self._disk_errors():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with self._alone(_lock_of(f"{folder}/{entry.path}")):
+                if not self._use(path, entry.bytes):
+                    self._get(path, entry, write)
         return path
+
+    def content(self, folder: str, entry: FileEntry, write: Callable[[BinaryIO], None]) -> bytes:
+        """All bytes of ``entry``, fetched again where another process removes the file before it is read.
+
+        Raises:
+            LayoutError: As for ``fetch``, or the file disappears each time.
+        """
+        for _ in range(OPENED_AGAIN):
+            path = self.fetch(folder, entry, write)
+            with contextlib.suppress(FileNotFoundError):
+                return path.read_bytes()
+        raise self.too_small(entry)
+
+    def too_small(self, entry: FileEntry) -> LayoutError:
+        """What to tell about a file that others remove as often as it is fetched."""
+        return LayoutError(
+            f"{entry.path} was removed {OPENED_AGAIN} times before it could be opened, to make room for others in "
+            f"{self.directory} (at most {format_bytes(self.limit_bytes)}): raise cache_bytes."
+        )
+
+    def _get(self, path: Path, entry: FileEntry, write: Callable[[BinaryIO], None]) -> None:
+        with publishing(path) as file:
+            with self._alone(_ROOM_LOCK):
+                self._make_room(entry.bytes)
+                file.truncate(entry.bytes)
+            write(file)
+            if file.tell() != entry.bytes:
+                raise LayoutError(f"{entry.path} came with {file.tell():,} of {entry.bytes:,} bytes: try again.")
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise LayoutError(
+                f"{self.directory} cannot keep fetched files ({error.strerror or error}): free space there, or name "
+                "another folder with cache_directory or WORKBENCH_CACHE."
+            ) from error
 
     def bytes(self) -> int:
         """Bytes of all files in it."""
@@ -95,13 +135,15 @@ class FileCache:
         for _, size, path in files:
             if total + wanted <= self.limit_bytes:
                 break
+            if _is_temporary(path.name):
+                continue
             path.unlink(missing_ok=True)
             total -= size
         self._total = total + wanted
         self._fetches_to_count = len(files) // _FILES_COUNTED_EACH_TIME
 
     def _files(self) -> Iterator[tuple[float, int, Path]]:
-        """(time of last use, bytes, path) of every file; what a killed process left half-written is removed."""
+        """(time of last use, bytes, path) of every file, also of those on their way; orphans of those are removed."""
         for folder, folders, names in os.walk(self.directory):
             folders[:] = [name for name in folders if name != _LOCKS]
             for name in names:
@@ -110,18 +152,17 @@ class FileCache:
                     status = path.stat()
                 except OSError:
                     continue
-                if name.endswith(TEMPORARY_SUFFIX) and name.startswith("."):
-                    if time.time() - status.st_mtime > _ORPHAN_SECONDS:
-                        path.unlink(missing_ok=True)
+                if _is_temporary(name) and time.time() - status.st_mtime > _ORPHAN_SECONDS:
+                    path.unlink(missing_ok=True)
                     continue
                 yield status.st_mtime, status.st_size, path
 
     @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        """Hold the lock that ``name`` falls to; some files share one."""
+    def _alone(self, lock: str) -> Iterator[None]:
+        """Hold a lock of this name, among all processes and threads."""
         locks = self.directory / _LOCKS
         locks.mkdir(parents=True, exist_ok=True)
-        with open(locks / str(zlib.crc32(name.encode("utf-8")) % _LOCK_FILES), "a") as handle:
+        with open(locks / lock, "a") as handle:
             try:
                 import fcntl
 
@@ -129,3 +170,12 @@ class FileCache:
             except ImportError:
                 pass
             yield
+
+
+def _lock_of(name: str) -> str:
+    """The lock that a file falls to; some files share one."""
+    return str(zlib.crc32(name.encode("utf-8")) % _LOCK_FILES)
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)

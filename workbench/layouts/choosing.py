@@ -11,6 +11,7 @@ from workbench.errors import LayoutError
 from workbench.layouts.comparison import PreparedLayout
 from workbench.layouts.protocol import Sample
 from workbench.layouts.reader import open_dataset
+from workbench.layouts.remote import redacted
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -111,4 +112,11 @@ def _places(prepared: Sequence[PreparedLayout] | Mapping[str, str | Path]) -> di
     if not places or len(places) < len(found):
         names = ", ".join(name for name, _ in found) or "none"
         raise LayoutError(f"layouts {names}: give one or more, each under a name of its own.")
-    return {name: place if "://" in place else str(Path(place).absolute()) for name, place in places.items()}
+    return _Places({name: place if "://" in place else str(Path(place).absolute()) for name, place in places.items()})
+
+
+class _Places(dict[str, str]):
+    """Places by layout; shown without what a URL may hold of a secret, since a factory is shown with its arguments."""
+
+    def __repr__(self) -> str:
+        return repr({name: redacted(place) if "://" in place else place for name, place in self.items()})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import os
 import pickle
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -17,10 +20,15 @@ from workbench.errors import LayoutError
 OBSTORE_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 """Streams 160 MB/s over 20 ms where s3fs in blocks does 18 to 88."""
 
+HELPER_READS_AT_ONCE = 12
+"""What one reading process asks for at most together: a shard in a few large reads, or many small files."""
+
 _HELPER_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.layouts.stores import serve_reads; "
-    "serve_reads()"
+    "import json, sys; from importlib import util; sys.path[:] = json.loads(sys.argv[1]); "
+    "spec = util.spec_from_file_location('workbench_reads', sys.argv[2]); module = util.module_from_spec(spec); "
+    "spec.loader.exec_module(module); module.serve_reads()"
 )
+"""This file alone, without the package around it, whose imports would be most of what starting a helper takes."""
 _obstore_pid: int | None = None
 """The process in which obstore first ran; those forked from it inherit the number, and not its threads."""
 
@@ -105,21 +113,33 @@ class ObstoreStore:
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         self._url, self._options = url, dict(options)
-        self._client: Any = None
-        self._pid: int | None = None
+        self._forget()
 
     def read(self, path: str, start: int, stop: int | None) -> bytes:
         """See ``Store``."""
+        return self._connected().read(path, start, stop)
+
+    def _connected(self) -> Any:
         global _obstore_pid
-        _obstore_pid = _obstore_pid or os.getpid()
-        if self._client is None or self._pid != os.getpid() or not self._client.alive():
-            forked = _obstore_pid != os.getpid()
-            self._client = _Helper(self._url, self._options) if forked else _Obstore(self._url, self._options)
-            self._pid = os.getpid()
-        return self._client.read(path, start, stop)
+        if self._pid != os.getpid():
+            self._forget()
+        with self._lock:
+            _obstore_pid = _obstore_pid or os.getpid()
+            if self._client is None or not self._client.alive():
+                forked = _obstore_pid != os.getpid()
+                self._client = _Helper(self._url, self._options) if forked else _Obstore(self._url, self._options)
+            return self._client
+
+    def _forget(self) -> None:
+        self._client: Any = None
+        self._lock, self._pid = threading.Lock(), os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        return {"_url": self._url, "_options": self._options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._forget()
 
     def __repr__(self) -> str:
         return f"<ObstoreStore {urlsplit(self._url).scheme}>"
@@ -129,9 +149,17 @@ class _Obstore:
     """obstore in this process."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        from obstore.exceptions import BaseError
         from obstore.store import from_url
 
-        self._client = from_url(url, **options)
+        try:
+            self._client = from_url(url, **options)
+        except (BaseError, TypeError, ValueError) as error:
+            said = str(error).partition("\n")[0] if type(error).__name__ == "UnknownConfigurationKeyError" else ""
+            raise LayoutError(
+                f"{urlsplit(url).scheme}:// cannot be opened with these storage_options "
+                f"({said or type(error).__name__}): names and values are those of obstore's stores."
+            ) from None
 
     def alive(self) -> bool:
         return True
@@ -153,27 +181,52 @@ class _Obstore:
 
 
 class _Helper:
-    """obstore in a fresh interpreter, one request after the other; it ends when this process does."""
+    """obstore in a fresh interpreter, several requests at once; it ends when this process does."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        command = [sys.executable, "-c", _HELPER_BOOT, json.dumps([str(entry) for entry in sys.path])]
-        self._lock = threading.Lock()
+        command = [sys.executable, "-c", _HELPER_BOOT, json.dumps([str(entry) for entry in sys.path]), __file__]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        self._sending = threading.Lock()
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[bytes]] = {}
         self._send((url, dict(options)))
+        threading.Thread(target=self._receive, name="workbench-answers", daemon=True).start()
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def read(self, path: str, start: int, stop: int | None) -> bytes:
-        with self._lock:
-            self._send((path, start, stop))
+        answer: Future[bytes] = Future()
+        with self._sending:
+            number = next(self._numbers)
+            self._waiting[number] = answer
             try:
-                answer = pickle.load(self._process.stdout)  # type: ignore[arg-type]  # from our own process
-            except EOFError:
+                self._send((number, path, start, stop))
+            except (OSError, ValueError):  # a pipe that broke, or was closed after that
+                self._waiting.pop(number, None)
                 raise ConnectionError("the helper process ended") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        return answer.result()
+
+    def _receive(self) -> None:
+        """Hand answers to who waits for them, until the helper ends and nobody need wait any longer."""
+        while True:
+            try:
+                number, content = pickle.load(self._process.stdout)  # type: ignore[arg-type]  # from our own process
+            except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+                break
+            answer = self._waiting.pop(number)
+            if isinstance(content, Exception):
+                answer.set_exception(content)
+            else:
+                answer.set_result(content)
+        self._process.kill()
+        self._process.wait()
+        with self._sending:
+            while self._waiting:
+                self._waiting.popitem()[1].set_exception(ConnectionError("the helper process ended"))
+            self._process.stdout.close()
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _send(self, message: Any) -> None:
         assert self._process.stdin is not None
@@ -182,21 +235,31 @@ class _Helper:
 
 
 def serve_reads() -> None:
-    """Life of a helper: where to read from, then requests on standard input, and an answer to each."""
+    """Life of a helper: where to read from, then requests on standard input, and an answer to each as it comes."""
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    client = _Obstore(*pickle.load(requests))
-    while True:
+    client, answering = _Obstore(*pickle.load(requests)), threading.Lock()
+
+    def answer(number: int, path: str, start: int, stop: int | None) -> None:
         try:
-            path, start, stop = pickle.load(requests)
-        except EOFError:
-            return
-        try:
-            answer: Any = client.read(path, start, stop)
+            content: Any = client.read(path, start, stop)
         except OSError as error:
-            answer = error
-        pickle.dump(answer, answers)
-        answers.flush()
+            content = error
+        except Exception as error:
+            content = ConnectionError(type(error).__name__)
+        try:
+            with answering:
+                pickle.dump((number, content), answers)
+                answers.flush()
+        except BrokenPipeError:
+            os._exit(0)
+
+    with ThreadPoolExecutor(HELPER_READS_AT_ONCE) as pool:
+        while True:
+            try:
+                pool.submit(answer, *pickle.load(requests))
+            except EOFError:
+                os._exit(0)
 
 
 def _installed(package: str) -> bool:
