@@ -1,6 +1,7 @@
 """Samples and bytes a second of each layout, in order and by index, beside their limit and other libraries.
 
     python tests/benchmarks/layouts.py [--megabytes 200] [--sample-bytes 40000] [--rounds 5] [--clock cpu] [--json]
+    python tests/benchmarks/layouts.py --part loaders    # only decoding loaders, near and 20 ms away (far.py beside)
 
 Everything reads the same samples, undecoded, in one process, from a warm page cache. Readers alternate round by
 round, since machines drift; what is printed is the median of the rounds and the median of the ratios within a round.
@@ -12,14 +13,25 @@ worst case, 10,000 tiny files, use `--sample-bytes 1000 --megabytes 10`. On a ma
 leaves out the time that others took: every reader here is one thread over cached files.
 
 "At +20 ms" is a store that answers each request 20 ms late, with an empty cache: whole shards for tar (the next one is
-fetched while one is read), a request a sample for files. It is measured by the wall clock only.
+fetched while one is read), a request a sample for files. It is measured by the wall clock only. Reading undecoded
+bytes is faster than any network; what training sees of the distance is told by `far.py`: the same photographs decoded
+by two workers from a folder and from an S3 server.
 
-Targets: tar at least 8 times `webdataset` and 0.4 of the plain read, tokens 0.9 of the slice loop.
+`datasets` reads the Arrow copy that it makes of Parquet, which costs disk and is made before the clock starts.
+
+Libraries: webdataset comes with the extra `test`. The others need no more than
+`pip install --no-deps --target FOLDER mosaicml-streaming Brotli python-snappy cramjam zstd xxhash catalogue`,
+`... litdata lightning-utilities boto3 botocore s3transfer jmespath` and `... datasets dill multiprocess xxhash aiohttp`
+with what these name; `moto[server]` serves `far.py`.
+
+Targets: tar at least 8 times `webdataset` and 0.4 of the plain read, tokens 0.9 of the slice loop, the loader over
+shards at +20 ms 0.85 of the one over a folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import random
 import shutil
@@ -35,6 +47,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks import far
+from workbench import lab
 from workbench.layouts import KEY, convert, open_dataset, open_remote
 from workbench.layouts.sources import as_sample
 
@@ -90,29 +106,11 @@ def prepare(root: Path, megabytes: int, sample_bytes: int) -> None:
     convert(documents, root / "tokens", "tokens", shards=1, processes=1)
 
 
-@dataclass(frozen=True)
-class DelayedStore:
-    """Files of a folder, each request a round trip late.
-
-    Attributes:
-        root: The folder.
-        round_trip_seconds: What a request waits.
-    """
-
-    root: Path
-    round_trip_seconds: float
-
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
-        time.sleep(self.round_trip_seconds)
-        with open(self.root / path, "rb") as file:
-            file.seek(start)
-            return file.read(-1 if stop is None else stop - start)
-
-
 def read_from_afar(path: Path, most_samples: int | None) -> tuple[int, int]:
     """The first pass over a data set at +20 ms; ``most_samples`` reads only so many, by index."""
     with tempfile.TemporaryDirectory(dir=path.parent) as cache:
-        reader = open_remote("s3://far/away", store=DelayedStore(path, ROUND_TRIP_SECONDS), cache_directory=cache)
+        store = lab.slow_storage(path, round_trip_seconds=ROUND_TRIP_SECONDS)
+        reader = open_remote("far://away", store=store, cache_directory=cache)
         if most_samples is not None:
             count = min(most_samples, len(reader))
             return count, sum(len(reader.sample(index)["jpg"]) for index in range(count))
@@ -216,7 +214,13 @@ def _litdata(root: Path) -> list[Reader]:
 
 
 def _streaming(root: Path) -> list[Reader]:
-    from streaming import LocalDataset, MDSWriter
+    for name in ("streaming", "streaming.base"):  # without their own imports of torchvision and transformers
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise ImportError(f"No module named {name!r}")
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+    from streaming.base.format import MDSWriter
+    from streaming.base.local import LocalDataset
 
     folder = root / "mds"
     with MDSWriter(out=str(folder), columns={"jpg": "bytes"}, size_limit=64_000_000) as writer:
@@ -305,11 +309,49 @@ def ratios(measured: dict[str, list[tuple[float, float]]]) -> dict[str, float]:
     return found
 
 
+def compare_layouts(root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rates, ratios, and what was missed or missing, of reading without decoding."""
+    prepare(root, arguments.megabytes, arguments.sample_bytes)
+    others, missing = other_libraries(root)
+    clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
+    far_away = [] if arguments.clock == "cpu" else far_readers(root)
+    measured = rates(own_readers(root) + far_away + others, arguments.rounds, clock)
+    found = ratios(measured)
+    middle = {name: [statistics.median(v) for v in zip(*values, strict=True)] for name, values in measured.items()}
+    missed = [name for name, target in TARGETS.items() if found.get(name, target) < target]
+    return {"rates": middle, "ratios": found, "targets": TARGETS, "missed": missed, "missing": missing}
+
+
+def compare_loaders(root: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The same for decoding loaders; only ``missing`` where the server is not installed."""
+    try:
+        found = far.measure(root, arguments.rounds, arguments.photographs, arguments.libraries)
+    except ImportError as error:
+        return {"missed": [], "missing": [str(error)]}
+    missed = [name for name, target in found["targets"].items() if found["ratios"][name] < target]
+    return {**found, "missed": missed, "missing": []}
+
+
+def as_text(found: dict[str, Any]) -> Iterator[str]:
+    """The results as lines for people."""
+    layouts, loaders = found.get("layouts", {}), found.get("loaders", {})
+    for name, (samples, megabytes) in layouts.get("rates", {}).items():
+        yield f"{name:34} {samples:12,.0f} samples/s {megabytes:12,.0f} MB/s"
+    for name, ratio in layouts.get("ratios", {}).items():
+        yield f"{name:44} {ratio:8.2f}x" + (f"  (target {TARGETS[name]}x)" if name in TARGETS else "")
+    if "ratios" in loaders:
+        yield far.as_text(loaders)
+    missing = [*layouts.get("missing", ()), *loaders.get("missing", ())]
+    yield "left out: " + ", ".join(missing) if missing else "all libraries were there"
+
+
 def main() -> int:
     """Measure and print; the exit code is 1 when a target is missed."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--part", choices=("layouts", "loaders"), help="only this half")
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--sample-bytes", type=int, default=40_000)
+    parser.add_argument("--photographs", type=int, default=far.PHOTOGRAPHS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--libraries", help="folder with more libraries to compare with")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
@@ -319,26 +361,16 @@ def main() -> int:
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != Path(__file__).resolve().parent]
     if arguments.libraries:
         sys.path.append(arguments.libraries)
+    found = {}
     with tempfile.TemporaryDirectory(prefix="layouts-") as folder:
-        root = Path(folder)
-        prepare(root, arguments.megabytes, arguments.sample_bytes)
-        others, missing = other_libraries(root)
-        clock = time.process_time if arguments.clock == "cpu" else time.perf_counter
-        far = [] if arguments.clock == "cpu" else far_readers(root)
-        measured = rates(own_readers(root) + far + others, arguments.rounds, clock)
-    found = ratios(measured)
-    middle = {name: [statistics.median(v) for v in zip(*values, strict=True)] for name, values in measured.items()}
-    missed = [name for name, target in TARGETS.items() if found.get(name, target) < target]
+        for name, compare in (("layouts", compare_layouts), ("loaders", compare_loaders)):
+            if arguments.part in (None, name) and not (name == "loaders" and arguments.clock == "cpu"):
+                found[name] = compare(Path(folder), arguments)
     if arguments.json:
-        document = {"rates": middle, "ratios": found, "targets": TARGETS, "missed": missed, "missing": missing}
-        print(json.dumps({**document, "arguments": vars(arguments)}, indent=1))
-        return bool(missed)
-    for name, (samples, megabytes) in middle.items():
-        print(f"{name:34} {samples:12,.0f} samples/s {megabytes:12,.0f} MB/s")
-    for name, ratio in found.items():
-        print(f"{name:44} {ratio:8.2f}x" + (f"  (target {TARGETS[name]}x)" if name in TARGETS else ""))
-    print("left out: " + ", ".join(missing) if missing else "all libraries were there")
-    return bool(missed)
+        print(json.dumps({**found, "arguments": vars(arguments)}, indent=1))
+    else:
+        print("\n".join(as_text(found)))
+    return any(part["missed"] for part in found.values())
 
 
 if __name__ == "__main__":
