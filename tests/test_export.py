@@ -58,7 +58,7 @@ def test_hydra_and_lightning_load_back_what_they_can_say(tmp_path, settings):
     hydra = load_settings(export(settings, tmp_path / "hydra.yaml", format="hydra"))
     lightning = load_settings(export(settings, tmp_path / "lightning.py", format="lightning"))
 
-    assert hydra == settings.replaced(batch_on_worker=False)
+    assert hydra == settings
     assert lightning == settings
 
 

@@ -190,7 +190,7 @@ def test_two_trials_are_enough_to_predict_and_too_few_to_know_the_error():
     found = forecast(sweep(DECODING, [at(0), at(1)]), settings=[at(2)])
 
     assert found.prediction(at(2)).samples_per_second == pytest.approx(1000, rel=0.01)
-    assert found.rate_error is None and "error not known" in repr(found)
+    assert found.rate_error is None and "Error not known" in repr(found)
 
 
 def test_measured_and_predicted_stand_side_by_side_and_the_unknown_is_na():
@@ -281,4 +281,52 @@ def test_where_batches_are_formed_or_read_in_a_way_nobody_ran_nothing_is_predict
 
     unknown = found.prediction(at(2, batch_on_worker=True))
     assert unknown.samples_per_second is None and unknown.peak_pss_bytes is None and unknown.bound == ""
-    assert found.best == at(2) and "–" in repr(found)
+    assert found.best == at(2)
+    assert "Not predicted: 2 workers, prefetch 2 (4 batches in flight), whole batches on the worker." in repr(found)
+
+
+def two_layouts() -> Results:
+    """Current layout "files" at the pace of WAITING, "tar" at that of DECODING; a probe that saw files."""
+    files, tar = (sweep(p, ran).trials for p, ran in ((WAITING, [at(0), at(1), at(2)]), (DECODING, [at(1), at(2)])))
+    runs = [run for trial in files for run in trial.runs]
+    runs += [
+        dataclasses.replace(run, settings=run.settings.replaced(layout="tar")) for trial in tar for run in trial.runs
+    ]
+    probe = probe_of(samples_per_batch=16, batch_bytes=MB, current=at(0, layout="files"), batch_seconds=0.064)
+    return Results(tuple(trials_of(runs, 2).values()), probe, {"usable_cores": 2.0}, "made-up", ending="finished")
+
+
+def test_each_layout_is_predicted_from_its_own_trials():
+    wanted = [at(4), at(4, layout="files"), at(4, layout="tar"), at(0, layout="tar")]
+
+    found = forecast(two_layouts(), settings=wanted)
+
+    rates = {one.settings: one.samples_per_second for one in found.predictions}
+    assert rates[at(4)] == rates[at(4, layout="files")] == pytest.approx(WAITING.truth(4).samples_per_second, rel=0.02)
+    assert rates[at(4, layout="tar")] == pytest.approx(DECODING.truth(2, cores=2.0).samples_per_second, rel=0.02)
+    assert rates[at(0, layout="tar")] == pytest.approx(DECODING.truth(0).samples_per_second, rel=0.1)
+
+
+def test_a_layout_nobody_prepared_has_no_prediction_and_the_words_say_so():
+    wanted = [at(2, layout="files"), at(2, layout="parquet"), at(4, layout="parquet")]
+
+    for supposed in ({}, {"cores": 16}, {"batch_size": 64}):
+        found = forecast(two_layouts(), settings=wanted, **supposed)
+
+        none = [one for one in found.predictions if one.settings.layout == "parquet"]
+        assert [(one.samples_per_second, one.low, one.peak_pss_bytes, one.bound) for one in none] == [
+            (None, None, None, "")
+        ] * 2
+        assert found.best.layout == "files"
+        assert found.explanation.count("Not predicted: layout parquet.") == 1
+        assert "parquet: " not in repr(found)
+        assert found.frame["predicted_samples_per_second"].isna().sum() == 2
+
+
+def test_no_layout_is_tested_on_what_another_one_showed():
+    """From one trial of tar alone there is no error to show; the three of files predict each other."""
+    results = two_layouts()
+    alone = dataclasses.replace(results, trials=tuple(t for t in results.trials if t.settings != at(2, layout="tar")))
+
+    assert len(forecast(results).rate_errors) == 4
+    assert len(forecast(alone).rate_errors) == 2

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests import made_up_sweeps as made_up
+from tests.scripted import ScriptedServer
 from workbench.errors import LayoutError, SettingsError, SourceError
 from workbench.layouts import KEY, Payback, convert, layout_loader, payback, prepare_layouts
 from workbench.loaders.settings import KNOBS, LoaderSettings
@@ -47,8 +48,8 @@ def takes_anything(num_workers=0, **kwargs):
     return DataLoader(NUMBERS, num_workers=num_workers, **kwargs)
 
 
-def test_it_is_the_last_knob_and_no_argument_of_dataloader():
-    assert KNOBS[-1] == "layout"
+def test_it_is_the_ninth_knob_and_no_argument_of_dataloader():
+    assert KNOBS[8] == "layout"
     assert "layout" not in LoaderSettings(layout="tar").loader_kwargs()
     assert LoaderSettings(2, layout="tar").describe() == "2 workers, prefetch 2 (4 batches in flight), layout tar"
     assert "layout" not in LoaderSettings(2).describe()
@@ -206,3 +207,14 @@ def test_copies_are_told_from_other_data_only_where_that_can_be_told():
     noisy = reference(lambda: loader(values, Noisy), 0.5)
     assert why_another_copy(loader(values + 5, Noisy), "tar", noisy, 0.5) == "", "noise hides what it covers"
     assert "has 20 samples, not 40" in why_another_copy(loader(values[:20], Noisy), "tar", noisy, 0.5)
+
+
+def test_the_forecast_strategy_looks_at_every_layout(tmp_path):
+    """Nothing of one layout is predicted from another, and the better one is found all the same."""
+    space = SearchSpace(num_workers=[0, 1, 2], layout=["near", "far"])
+    server = ScriptedServer(lambda one: 100.0 * max(1, one.num_workers) * (3 if one.layout == "far" else 1))
+
+    results = Sweep(names_it, space, "forecast", store=tmp_path / "s.db", server_factory=server).run(progress=False)
+
+    assert results.best == LoaderSettings(2, layout="far")
+    assert {one.layout for one in server.starts} == {"near", "far"}

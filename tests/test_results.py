@@ -376,3 +376,31 @@ def test_current_settings_that_were_only_looked_at_may_still_be_kept():
     found = trials({W2: [100.0, 101.0]}, screened=True) + trials({W4: [100.5, 101.5]})
 
     assert rank(found, W2).order[0].settings == W2
+
+
+def test_defaults_that_were_not_run_are_compared_as_predicted():
+    found = trials({W1: around(100), W2: around(200)}, cpu_cores_used=1.0)
+    slow = probe_of(batch_seconds=0.16)  # 16 samples: 100 samples/s without workers
+
+    text = results(found, current=W1, probe=slow, machine={"usable_cores": 4}).recommendation
+
+    assert (
+        "PyTorch's defaults, 0 workers, were not measured; about 100 samples/s are predicted for them, so that this is "
+        "about 2 times their rate." in text
+    )
+    assert "defaults" not in results(found, current=W1, probe=slow, options={"step": "train"}).recommendation
+
+
+def test_defaults_read_the_layout_that_the_loader_has():
+    files, tar = W0.replaced(layout="files"), W2.replaced(layout="tar")
+
+    text = results(trials({files: around(100), tar: around(200)}), current=files).recommendation
+
+    assert "2.00 times the rate of your current settings (PyTorch's defaults), 0 workers, layout files" in text
+
+
+def test_defaults_that_failed_are_not_predicted():
+    broken = TrialRun(W0, "failed", "ValueError: no file")
+    found = trials({W1: around(100), W2: around(200)}) + tuple(trials_of([broken], 4).values())
+
+    assert "PyTorch's defaults" not in results(found, current=W1).recommendation

@@ -127,6 +127,7 @@ def _oracle_plan(start: int, first: bool) -> TrialPlan:
         check_data=first,
         measure_edge=first,
         measure_growth=first,
+        fill_queue=first,
         seed=start,
     )
 
@@ -365,8 +366,10 @@ def examine(
     outcomes += [[one] for one in rules(oracle)]
     outcomes.append([one for seed in range(seeds) if (one := tpe(oracle, make, seconds, replayed, seed)) is not None])
     if not replayed:
-        with contextlib.suppress(Exception):  # a rival that fails on a loader has no row there
+        try:
             outcomes.append([one for one in [loadtune(oracle, make)] if one is not None])
+        except Exception as error:  # a rival that fails on a loader has no row there
+            print(f"loadtune failed on {oracle.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
     return [_row(oracle, many) for many in outcomes if many]
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.errors import SettingsError, SourceError
-from workbench.loaders.settings import KNOBS, LoaderSettings
+from workbench.loaders.settings import KNOBS, NOT_FOR_DATALOADER, STEP_KNOBS, LoaderSettings
 
 REQUIRED = inspect.Parameter.empty
-NOT_FOR_DATALOADER = ("batch_on_worker", "layout")
-KEPT_WHERE_NONE = ("batch_size", "layout")  # None keeps what the factory has
+KEPT_WHERE_NONE = ("batch_size", "layout", "worker_threads", "sharing_strategy")  # None keeps what the factory has
+LOADER_KNOBS = tuple(knob for knob in KNOBS if knob not in STEP_KNOBS)
 
 
 class Unknown:
@@ -41,9 +41,9 @@ class FactorySignature:
     def accepts(self, knob: str) -> bool:
         """Whether the factory can be called with the knob.
 
-        `batch_on_worker` and `layout` are no arguments of DataLoader, so `**kw` does not take them.
+        What is no argument of DataLoader (`NOT_FOR_DATALOADER`) is not taken by `**kw`; what is the step's, never.
         """
-        return self.names(knob) or (self.takes_all and knob not in NOT_FOR_DATALOADER)
+        return knob not in STEP_KNOBS and (self.names(knob) or (self.takes_all and knob not in NOT_FOR_DATALOADER))
 
 
 def signature_of(factory: Callable, name: str) -> FactorySignature:
@@ -59,7 +59,7 @@ def signature_of(factory: Callable, name: str) -> FactorySignature:
             f"the signature of {name} cannot be read; wrap it in a function that names its knobs"
         ) from None
     by_name = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    missing = [p.name for p in by_name if p.default is REQUIRED and p.name not in KNOBS]
+    missing = [p.name for p in by_name if p.default is REQUIRED and p.name not in LOADER_KNOBS]
     missing += [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is REQUIRED]
     return _checked(
         FactorySignature(
@@ -81,7 +81,7 @@ def signature_from_syntax(function: ast.FunctionDef, name: str) -> FactorySignat
         a.arg: REQUIRED if d is None else _literal(d) for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
     }
     positional = {a.arg for a in spec.posonlyargs}
-    missing = [n for n, d in defaults.items() if d is REQUIRED and (n not in KNOBS or n in positional)]
+    missing = [n for n, d in defaults.items() if d is REQUIRED and (n not in LOADER_KNOBS or n in positional)]
     by_name = {n: d for n, d in defaults.items() if n not in positional}
     return _checked(FactorySignature(by_name, spec.kwarg is not None, tuple(missing)), name)
 
@@ -93,12 +93,12 @@ def arguments_for(signature: FactorySignature, settings: LoaderSettings, name: s
     number of workers it does not go with; what means nothing for these settings is said as None or False.
 
     Raises:
-        SourceError: If the factory asks for a `batch_size` or a `layout` and the settings have none.
+        SourceError: If the factory asks for one of `KEPT_WHERE_NONE` and the settings have none.
     """
     spoken = settings.loader_kwargs()
     arguments = {knob: value for knob, value in spoken.items() if signature.takes_all or signature.names(knob)}
     for knob, value in settings.as_dict().items():
-        if not signature.names(knob):
+        if not signature.names(knob) or knob in STEP_KNOBS:
             continue
         default = signature.defaults[knob]
         if value is None and knob in KEPT_WHERE_NONE:
@@ -117,7 +117,7 @@ def unheard(signature: FactorySignature, settings: LoaderSettings) -> dict[str, 
     return {
         knob: value
         for knob, value in settings.as_dict().items()
-        if knob != "batch_on_worker"
+        if knob not in ("batch_on_worker", *STEP_KNOBS)
         and not signature.accepts(knob)
         and (knob == "num_workers" or value != neutral[knob])
     }
@@ -125,7 +125,7 @@ def unheard(signature: FactorySignature, settings: LoaderSettings) -> dict[str, 
 
 def default_settings(signature: FactorySignature) -> LoaderSettings | None:
     """The settings that a call without arguments means; None when the signature does not tell the workers."""
-    defaults = {k: v for k, v in signature.defaults.items() if k in KNOBS and k != "batch_size"}
+    defaults = {k: v for k, v in signature.defaults.items() if k in LOADER_KNOBS and k != "batch_size"}
     if not isinstance(defaults.get("layout", ""), str) and defaults["layout"] is not REQUIRED:
         del defaults["layout"]  # the factory's own object, or not told: None keeps it
     if "num_workers" not in defaults or any(v is REQUIRED or v is Unknown for v in defaults.values()):

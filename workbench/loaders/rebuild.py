@@ -17,8 +17,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from workbench.errors import SettingsError, SourceError
-from workbench.loaders.settings import LoaderSettings
+from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
+from workbench.loaders.workers import worker_knobs
 
+NOT_OF_THE_CONSTRUCTOR = (*NOT_FOR_DATALOADER, "batch_size")
 KEPT_ARGUMENTS = ("dataset", "collate_fn", "timeout", "worker_init_fn", "generator", "snapshot_every_n_steps")
 FRESH_STATE = {"_iterator": None, "_IterableDataset_len_called": None}
 FRESH_STATE_OF_STATEFUL = {"next_iter_state": None, "_initial_iter_for_state_dict": False}  # torchdata 0.11
@@ -38,13 +40,14 @@ def current_settings(loader: DataLoader) -> LoaderSettings:
             persistent_workers=bool(loader.persistent_workers),
             multiprocessing_context=loader.multiprocessing_context,
             in_order=bool(getattr(loader, "in_order", True)),
+            **worker_knobs(loader),
         )
     except SettingsError as error:
         raise SourceError(f"the {type(loader).__name__} handed over cannot be iterated: {error}") from None
 
 
 def rebuilt(loader: DataLoader, settings: LoaderSettings) -> DataLoader:
-    """The same loader with the knobs of `settings`; `batch_on_worker` is not looked at here.
+    """The same loader with the knobs of `settings`; `batch_on_worker` and what a worker is told are not looked at here.
 
     The dataset, samplers, collate function, generator and every other attribute are the same objects. The loader
     handed over is not iterated, and keeps its workers and its state. A loaded `state_dict` is not taken along: its
@@ -211,10 +214,13 @@ def _differences(loader: DataLoader, made: DataLoader, settings: LoaderSettings)
     if isinstance(loader.dataset, IterableDataset):
         names = tuple(name for name in names if name != "sampler")
     differing = [name for name in names if not _same(getattr(loader, name), getattr(made, name))]
-    wanted = settings.replaced(batch_on_worker=False, batch_size=None)
+    wanted = settings.replaced(**{knob: getattr(LoaderSettings(), knob) for knob in NOT_OF_THE_CONSTRUCTOR})
     if wanted.multiprocessing_context is None:
         wanted = wanted.replaced(multiprocessing_context=current_settings(made).multiprocessing_context)
-    return differing + [k for k, v in wanted.as_dict().items() if getattr(current_settings(made), k) != v]
+    found = current_settings(made)
+    return differing + [
+        k for k, v in wanted.as_dict().items() if k not in NOT_OF_THE_CONSTRUCTOR and getattr(found, k) != v
+    ]
 
 
 def _same(before: Any, after: Any) -> bool:

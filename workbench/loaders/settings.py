@@ -16,6 +16,9 @@ from workbench.errors import SettingsError
 
 DEFAULT_PREFETCH_FACTOR = 2  # what DataLoader uses when workers are on and nothing is said
 START_METHODS = ("fork", "spawn", "forkserver")
+SHARING_STRATEGIES = ("file_descriptor", "file_system")
+NOT_FOR_DATALOADER = ("batch_on_worker", "layout", "worker_threads", "sharing_strategy", "non_blocking")
+STEP_KNOBS = ("non_blocking",)  # turned on the training step, not on the loader
 IN_ORDER_SINCE = (2, 6)  # first torch whose DataLoader takes `in_order`
 
 
@@ -23,9 +26,9 @@ IN_ORDER_SINCE = (2, 6)  # first torch whose DataLoader takes `in_order`
 class LoaderSettings:
     """One combination of knobs; equal combinations compare equal.
 
-    What means nothing at 0 workers (`prefetch_factor`, `persistent_workers`, `multiprocessing_context`, `in_order`)
-    is put to one value there, so that settings a DataLoader could not tell apart are one settings here. With workers,
-    a `prefetch_factor` of None becomes the 2 that DataLoader would use.
+    What means nothing at 0 workers (`prefetch_factor`, `persistent_workers`, `multiprocessing_context`, `in_order`,
+    `worker_threads`, `sharing_strategy`) is put to one value there, so that settings a DataLoader could not tell apart
+    are one settings here. With workers, a `prefetch_factor` of None becomes the 2 that DataLoader would use.
 
     Attributes:
         num_workers: Worker processes; 0 loads in the training process.
@@ -39,6 +42,13 @@ class LoaderSettings:
         batch_size: Samples a batch; None keeps what the loader has. Changing it changes training.
         layout: Which copy of the data is read ("files", "tar", "parquet", or any word the factory knows); None keeps
             what the loader has. Only a factory that names `layout` can turn it.
+        worker_threads: Threads that a worker computes with (`torch.set_num_threads`, and OpenCV's where a worker has
+            imported it), set after the loader's own `worker_init_fn`; None keeps what the worker has, which is 1 unless
+            something else is said there.
+        sharing_strategy: How tensors travel between processes: "file_descriptor" or "file_system"
+            (`torch.multiprocessing.set_sharing_strategy`); None keeps what the process has.
+        non_blocking: Whether the training step copies batches to its device without waiting for the copy. Only a step
+            that names `non_blocking` can be told; None calls the step as it stands.
 
     Raises:
         SettingsError: If a value is one that no DataLoader accepts.
@@ -53,20 +63,29 @@ class LoaderSettings:
     in_order: bool = True
     batch_size: int | None = None
     layout: str | None = None
+    worker_threads: int | None = None
+    sharing_strategy: str | None = None
+    non_blocking: bool | None = None
 
     def __post_init__(self) -> None:
         checked = {
             "num_workers": _whole_number("num_workers", self.num_workers, at_least=0),
             "prefetch_factor": _whole_number("prefetch_factor", self.prefetch_factor, at_least=1, or_none=True),
-            "multiprocessing_context": _start_method(self.multiprocessing_context),
+            "multiprocessing_context": _one_of(
+                "multiprocessing_context", _method_name(self.multiprocessing_context), START_METHODS, "forkserver"
+            ),
             "batch_size": _whole_number("batch_size", self.batch_size, at_least=1, or_none=True),
             "layout": _word("layout", self.layout),
+            "worker_threads": _whole_number("worker_threads", self.worker_threads, at_least=1, or_none=True),
+            "sharing_strategy": _one_of("sharing_strategy", self.sharing_strategy, SHARING_STRATEGIES, "file_system"),
+            "non_blocking": None if self.non_blocking is None else _truth("non_blocking", self.non_blocking, True),
         }
         for knob in ("pin_memory", "persistent_workers", "batch_on_worker", "in_order"):
             checked[knob] = _truth(knob, getattr(self, knob))
         if checked["num_workers"] == 0:
             checked |= {"prefetch_factor": None, "persistent_workers": False}
             checked |= {"multiprocessing_context": None, "in_order": True}
+            checked |= {"worker_threads": None, "sharing_strategy": None}
         elif checked["prefetch_factor"] is None:
             checked["prefetch_factor"] = DEFAULT_PREFETCH_FACTOR
         for knob, value in checked.items():
@@ -80,7 +99,7 @@ class LoaderSettings:
     def loader_kwargs(self) -> dict[str, Any]:
         """Keyword arguments for `torch.utils.data.DataLoader`, and only those it accepts for these values.
 
-        `batch_on_worker` and `layout` are no DataLoader arguments and never among them; `batch_size` and
+        What DataLoader has no argument for (`NOT_FOR_DATALOADER`) is never among them; `batch_size` and
         `multiprocessing_context` are there only when they are set.
 
         Raises:
@@ -135,6 +154,11 @@ class LoaderSettings:
             "any order": not self.in_order,
             f"batch size {self.batch_size}": self.batch_size is not None,
             f"layout {self.layout}": self.layout is not None,
+            f"{self.worker_threads} thread{'' if self.worker_threads == 1 else 's'} a worker": self.worker_threads
+            is not None,
+            f"tensors shared by {self.sharing_strategy}": self.sharing_strategy is not None,
+            "non-blocking copies": self.non_blocking is True,
+            "blocking copies": self.non_blocking is False,
         }
         return ", ".join(parts + [word for word, said in words.items() if said])
 
@@ -155,23 +179,25 @@ def _whole_number(knob: str, value: Any, *, at_least: int, or_none: bool = False
     return number
 
 
-def _truth(knob: str, value: Any) -> bool:
+def _truth(knob: str, value: Any, or_none: bool = False) -> bool:
     if isinstance(value, bool):
         return value
     if getattr(getattr(value, "dtype", None), "kind", "") == "b" and value.shape == ():
         return bool(value)  # a cell of a pandas or numpy table
-    raise SettingsError(f"{knob}={value!r} must be True or False; give for instance {knob}=True")
-
-
-def _start_method(value: Any) -> str | None:
-    if hasattr(value, "get_start_method"):
-        value = value.get_start_method(allow_none=True)
-    if value is None or (isinstance(value, str) and value in START_METHODS):
-        return value
-    names = ", ".join(map(repr, START_METHODS))
     raise SettingsError(
-        f"multiprocessing_context={value!r} must be one of {names}, or None; give for instance 'forkserver'"
+        f"{knob}={value!r} must be True or False{', or None' if or_none else ''}; give for instance {knob}=True"
     )
+
+
+def _method_name(value: Any) -> Any:
+    return value.get_start_method(allow_none=True) if hasattr(value, "get_start_method") else value
+
+
+def _one_of(knob: str, value: Any, words: tuple[str, ...], example: str) -> str | None:
+    if value is None or (isinstance(value, str) and value in words):
+        return value
+    names = ", ".join(map(repr, words))
+    raise SettingsError(f"{knob}={value!r} must be one of {names}, or None; give for instance {example!r}")
 
 
 def _word(knob: str, value: Any) -> str | None:

@@ -10,7 +10,9 @@ from workbench.errors import SourceError
 from workbench.loaders.address import Address, address_of, imported, signature_from_file
 from workbench.loaders.factory import FactorySignature, arguments_for, default_settings, signature_of, unheard
 from workbench.loaders.fingerprint import fingerprint_of
-from workbench.loaders.settings import KNOBS, LoaderSettings
+from workbench.loaders.settings import KNOBS, STEP_KNOBS, LoaderSettings
+
+APPLIED_AFTERWARDS = ("batch_on_worker", "worker_threads", "sharing_strategy")  # to what a factory returns
 
 
 class LoaderSource:
@@ -75,14 +77,15 @@ class LoaderSource:
         """Whether the knob can be turned.
 
         A DataLoader takes all but `layout`; `batch_size` only if it has one of its own, and `batch_on_worker` only if
-        it forms batches from samples. A factory takes what its signature names; `batch_on_worker` can also be applied
-        to the DataLoader that it returns.
+        it forms batches from samples. A factory takes what its signature names; `batch_on_worker`, `worker_threads`
+        and `sharing_strategy` can also be applied to the DataLoader that it returns. No loader takes what is the
+        training step's (`STEP_KNOBS`).
         """
-        if knob not in KNOBS:
+        if knob not in KNOBS or knob in STEP_KNOBS:
             return False
         self._settle()
         if self.kind == "factory":
-            return self._factory_signature().accepts(knob) or knob == "batch_on_worker"
+            return self._factory_signature().accepts(knob) or knob in APPLIED_AFTERWARDS
         from workbench.loaders import batching, rebuild
 
         loader = self._resolved()
@@ -206,11 +209,12 @@ def is_dataloader(candidate: Any) -> bool:
 
 
 def _with_knobs(loader: Any, settings: LoaderSettings) -> Any:
-    from workbench.loaders import batching, rebuild
+    from workbench.loaders import batching, rebuild, workers
 
+    twin = workers.with_worker_knobs(rebuild.rebuilt(loader, settings), settings)
     if settings.batch_on_worker and batching.can_batch_on_worker(loader):
-        return batching.whole_batches(rebuild.rebuilt(loader, settings))
-    return rebuild.rebuilt(loader, settings)
+        return batching.whole_batches(twin)
+    return twin
 
 
 def _callable_name(factory: Any) -> str:

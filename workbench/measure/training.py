@@ -40,11 +40,11 @@ class TrainingStep:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         self._at_home = True
 
-    def __call__(self, batch: Any) -> None:
+    def __call__(self, batch: Any, non_blocking: bool = True) -> None:
         if not self._at_home:
             self._go_home()
         inputs, targets = _pair(batch)
-        inputs, targets = (part.to(self.device, non_blocking=True) for part in (inputs, targets))
+        inputs, targets = (part.to(self.device, non_blocking=non_blocking) for part in (inputs, targets))
         self.optimiser.zero_grad(set_to_none=True)
         self.loss(self.model(inputs), targets).backward()
         self.optimiser.step()

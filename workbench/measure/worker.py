@@ -18,6 +18,7 @@ from typing import Any
 from workbench.measure.channel import Channel
 from workbench.measure.failures import describe_error
 from workbench.measure.processes import tie_future_forks
+from workbench.measure.step_copies import step_under
 
 TASKS = {
     "probe": "workbench.measure.probing:probe",
@@ -35,7 +36,8 @@ def run(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> int:
     try:
         module, function = TASKS[task["kind"]].split(":")
         perform = getattr(importlib.import_module(module), function)
-        channel.send(done=perform(task, channel, source, step if task["use_step"] else None))
+        step = step_under(step if task["use_step"] else None, task.get("settings", {}).get("non_blocking"))
+        channel.send(done=perform(task, channel, source, step))
         return 0
     except BaseException as error:  # whatever the user's code raises is a result
         _ignore_children()
@@ -44,7 +46,7 @@ def run(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> int:
 
 
 def _settle(task: dict[str, Any]) -> None:
-    """Makes this process ready: traces of crashes, workers tied to it, temporary files and seeds of its own."""
+    """Makes this process ready: crash traces, workers tied to it, temporary files, sharing and seeds of its own."""
     import torch
 
     faulthandler.enable()
@@ -54,6 +56,8 @@ def _settle(task: dict[str, Any]) -> None:
             file.write("1000")
     os.makedirs(task["temporary"], exist_ok=True)
     multiprocessing.process.current_process()._config["tempdir"] = task["temporary"]
+    if strategy := task.get("settings", {}).get("sharing_strategy"):
+        torch.multiprocessing.set_sharing_strategy(strategy)
     torch.manual_seed(task["seed"])
     random.seed(task["seed"])
     if "numpy" in sys.modules:

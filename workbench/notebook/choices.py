@@ -10,7 +10,8 @@ import ipywidgets as W
 
 from workbench import machine
 from workbench.errors import SettingsError
-from workbench.loaders.settings import KNOBS, START_METHODS
+from workbench.loaders.settings import KNOBS, SHARING_STRATEGIES, START_METHODS, STEP_KNOBS
+from workbench.measure.step_copies import takes_non_blocking
 from workbench.notebook import formatting
 from workbench.notebook.folds import Fold
 from workbench.tuning.space import SearchSpace, default_worker_counts
@@ -42,8 +43,13 @@ OFFERED = {
     "in_order": Knob("Keep order", "off lets a batch that is ready pass one that is not", (True, False)),
     "batch_size": Knob("Batch size", "changes training too, not only loading", (), True),
     "layout": Knob("Layout", "which copy of the data the factory reads", ("files", "tar", "parquet")),
+    "worker_threads": Knob("Worker threads", "threads that each worker computes with", (None, 1, 2), True),
+    "sharing_strategy": Knob("Sharing", "how tensors reach the main process", (None, *SHARING_STRATEGIES)),
+    "non_blocking": Knob("Non-blocking", "the step goes on while its batch is copied", (False, True)),
 }
 MAIN_KNOBS = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "batch_on_worker")
+NEED_PINNING = ("pin_memory", "non_blocking")  # mean nothing where no accelerator copies from pinned memory
+RARE = ("layout", *STEP_KNOBS)  # hardly any loader has layouts, nor any a step
 LEFT_ALONE = '<span class="wb-note">left as the loader has it</span>'
 CHIP_LAYOUT = {"width": "auto", "margin": "0"}
 
@@ -155,15 +161,23 @@ class Choices:
         source: The LoaderSource; knobs that it cannot vary are not offered, and named in a note.
         space: Values ticked at first; None takes `SearchSpace.for_machine`.
         changed: Called after any change.
+        step: The training step, where there is one.
     """
 
-    def __init__(self, source: Any, space: SearchSpace | None, changed: Callable[[], None]) -> None:
-        accepted = [name for name in KNOBS if source.accepts(name)]
+    def __init__(
+        self,
+        source: Any,
+        space: SearchSpace | None,
+        changed: Callable[[], None],
+        step: Callable[..., Any] | None = None,
+    ) -> None:
+        told = STEP_KNOBS if takes_non_blocking(step) else ()
+        accepted = [name for name in KNOBS if name in told or source.accepts(name)]
         pins = machine.accelerator().pins
         start = space or SearchSpace.for_machine().varied_only_by(source.accepts)
         self._quiet = True
         self._told = changed
-        offered = [name for name in accepted if name != "pin_memory" or pins or "pin_memory" in start.knobs]
+        offered = [name for name in accepted if name not in NEED_PINNING or pins or name in start.knobs]
         self.rows = {
             name: KnobRow(name, start.knobs.get(name, ()), _offered(name), self._changed)
             for name in sorted(offered, key=list(OFFERED).index)
@@ -226,7 +240,7 @@ def _sorted(values: Any) -> list[Any]:
 
 def _left_out(source: Any, accepted: list[str], offered: list[str]) -> str:
     notes = []
-    fixed = [name for name in KNOBS if name not in accepted and name != "layout"]  # hardly any loader has layouts
+    fixed = [name for name in KNOBS if name not in accepted and name not in RARE]
     if fixed:
         notes.append(f"{escape(source.name)} does not take {', '.join(fixed)}.")
     if "pin_memory" in accepted and "pin_memory" not in offered:

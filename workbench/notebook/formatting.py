@@ -126,5 +126,8 @@ def short_label(settings: LoaderSettings) -> str:
         ("any order", not settings.in_order),
         (f"b{settings.batch_size}", settings.batch_size is not None),
         (settings.layout, settings.layout is not None),
+        (f"{settings.worker_threads}t", settings.worker_threads is not None),
+        (settings.sharing_strategy, settings.sharing_strategy is not None),
+        ("no wait" if settings.non_blocking else "wait", settings.non_blocking is not None),
     )
     return " ".join(parts + [str(text) for text, shown in flags if shown])

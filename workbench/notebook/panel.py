@@ -29,6 +29,7 @@ from workbench.notebook.report import static_text
 from workbench.notebook.watch import Watched
 from workbench.tuning.results import Results
 from workbench.tuning.space import SearchSpace
+from workbench.tuning.steps import step_of
 from workbench.tuning.strategies import strategy_named
 from workbench.tuning.sweep import Sweep
 
@@ -181,7 +182,7 @@ class TuningPanel:
     def _build(self, space: SearchSpace | None, strategy: str, budget: Any, memory: Any) -> None:
         self.errors = ErrorBox()
         guard = self.errors.guarded
-        self.choices = Choices(self.source, space, guard(self._size_changed))
+        self.choices = Choices(self.source, space, guard(self._size_changed), step_of(self._step))
         self.limits = Limits(strategy, budget, memory, guard(self._size_changed))
         self.steering = Steering(
             guard(lambda _: self.run()), guard(lambda _: self.pause()), guard(lambda _: self.stop())

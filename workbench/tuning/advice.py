@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
-from workbench.tuning.fitting import Model, fit
+from workbench.tuning.fitting import Model, layout_of, models_of
 from workbench.tuning.forecast import predict
 from workbench.tuning.queueing import rate, said_of
 from workbench.tuning.ranking import counts
@@ -31,13 +31,23 @@ def binding_words(results: Results) -> list[str]:
     if best is None or not best.num_workers or len(known) < 2:
         return []
     here, paced = float(results.machine.get("usable_cores") or 1), bool(results.options.get("step"))
-    model = fit(known, results.probe, here, paced)
+    model = models_of(known, results.probe, here, paced)[layout_of(best, results.probe)]
     there = predict(model, best)
     said = said_of(there.bound, there.limits)
     if not said:
         return []
     more = _with_more(model, best, here, max(trial.settings.num_workers for trial in known))
     return [f"{said} (By a model fitted to these trials.){more}"]
+
+
+def predicted_rate(results: Results, settings: LoaderSettings) -> float | None:
+    """Samples per second that the trials of a sweep predict for these settings; None where they tell nothing."""
+    known = [trial for trial in results.trials if counts(trial)]
+    here, paced = float(results.machine.get("usable_cores") or 1), bool(results.options.get("step"))
+    if not known or (paced and not settings.num_workers):
+        return None  # loading without workers waits for the step, whose own time a paced sweep does not show
+    models = models_of(known, results.probe, here, paced)
+    return predict(models.get(layout_of(settings, results.probe)), settings).samples_per_second
 
 
 def _with_more(model: Model, best: LoaderSettings, cores: float, most_tried: int) -> str:
@@ -67,11 +77,11 @@ def why_not_run(
     known = [trial for trial in trials if counts(trial)]
     if not known or not settings:
         return dict.fromkeys(settings, _LEFT_OUT.format("nothing else could be rated"))
-    model = fit(known, probe, cores, paced)
+    models = models_of(known, probe, cores, paced)
     top = max(trial.samples_per_second or 0.0 for trial in known)
     found = {}
     for one in settings:
-        expected = predict(model, one).samples_per_second
+        expected = predict(models.get(layout_of(one, probe)), one).samples_per_second
         if expected is None:
             found[one] = _LEFT_OUT.format("the settings that were run tell nothing of it")
         else:

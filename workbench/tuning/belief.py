@@ -40,6 +40,9 @@ OTHERS = {
     "batch_on_worker": 0.3,
     "batch_size": 0.3,
     "layout": 0.8,
+    "worker_threads": 0.3,
+    "sharing_strategy": 0.05,
+    "non_blocking": 0.05,
 }
 NO_WORKERS_AT = -1.5  # where 0 workers stand on the scale of log2(workers): near one worker, and not next to it
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ExportError, SettingsError
-from workbench.loaders.settings import LoaderSettings
+from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
 from workbench.tuning.exports import code, configuration
 from workbench.tuning.exports.document import Document, document_of
 
@@ -123,7 +123,7 @@ def _settings_in(data: Any) -> LoaderSettings:
         return LoaderSettings.from_dict(kwargs)
     if not isinstance(data.get("loader_kwargs"), dict):
         raise ValueError("no loader_kwargs in it")
-    beside = {"batch_on_worker": data.get("batch_on_worker", False), "layout": data.get("layout")}
+    beside = {knob: data[knob] for knob in NOT_FOR_DATALOADER if knob in data}
     return LoaderSettings.from_dict({**data["loader_kwargs"], **beside})
 
 
@@ -137,7 +137,7 @@ def _read_yaml(text: str) -> Any:
 
 
 def _read_python(text: str) -> dict[str, Any]:
-    names = {"LOADER_KWARGS": "loader_kwargs", "BATCH_ON_WORKER": "batch_on_worker", "LAYOUT": "layout"}
+    names = {"LOADER_KWARGS": "loader_kwargs", **{knob.upper(): knob for knob in NOT_FOR_DATALOADER}}
     found: dict[str, Any] = {}
     for statement in ast.parse(text).body:
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
@@ -151,6 +151,8 @@ def _read_python(text: str) -> dict[str, Any]:
 
 def _from_training_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     renamed = {"per_device_train_batch_size": "batch_size"}
+    arguments = {**arguments, **arguments.get("accelerator_config", {})}
+    arguments.pop("accelerator_config", None)
     return {renamed.get(name, name.removeprefix("dataloader_")): value for name, value in arguments.items()}
 
 

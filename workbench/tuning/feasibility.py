@@ -8,7 +8,7 @@ from workbench import machine
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
-from workbench.tuning.fitting import fit
+from workbench.tuning.fitting import fit, layout_of
 from workbench.tuning.queueing import BATCHES_BESIDE_THE_QUEUE, memory_bytes
 
 # Predictions of peak memory from other settings were off by less than this on what was run.
@@ -80,10 +80,12 @@ def why_too_large(
 ) -> str | None:
     """Why these settings would exceed the memory limit by what the trials so far show, or None.
 
-    Only said for sure: two worker counts must have been measured, and the prediction exceed the limit by more than it
-    can be off.
+    Only said for sure: two worker counts of the same layout must have been measured, and the prediction exceed the
+    limit by more than it can be off.
     """
-    measured = [trial for trial in trials if trial.status == "ok" and trial.peak_pss_bytes]
+    layout = layout_of(settings, probe)
+    alike = [trial for trial in trials if layout_of(trial.settings, probe) == layout]
+    measured = [trial for trial in alike if trial.status == "ok" and trial.peak_pss_bytes]
     if memory_limit_bytes is None or len({trial.settings.num_workers for trial in measured}) < 2:
         return None
     predicted = memory_bytes(settings, fit(measured, probe, cores=1.0).costs)

@@ -43,10 +43,11 @@ class Model:
         return known[0] * math.exp(_near(settings, self.residuals)), known[1]
 
     def tells_of(self, settings: LoaderSettings) -> bool:
-        """Whether batches are read and formed under these settings as in one that was run; else costs are unknown."""
-        return any(
-            (one.batch_on_worker, one.layout) == (settings.batch_on_worker, settings.layout) for one in self.residuals
-        )
+        """Whether batches are formed under these settings as in one that was run; else what they cost is unknown.
+
+        The layout is not looked at: `models_of` fits each to its own trials.
+        """
+        return any(one.batch_on_worker == settings.batch_on_worker for one in self.residuals)
 
     def samples_per_second(self, settings: LoaderSettings) -> float | None:
         """The bare bound in samples, also for another batch size; None when nothing is known."""
@@ -78,7 +79,8 @@ def fit(
         stages: What a batch was seen to cost inside the workers and in the main process; taken in place of what the
             trials only let one guess.
     """
-    same = [trial for trial in trials if _reads_like_current(trial.settings, probe)] or list(trials)
+    same = [trial for trial in trials if _batches_like_current(trial.settings, probe)] or list(trials)
+    same = [trial for trial in same if layout_of(trial.settings, probe) == layout_of(None, probe)] or same
     rates = {trial.settings: trial.batches_per_second or 0.0 for trial in same if trial.batches_per_second}
     with_workers = {one: value for one, value in rates.items() if one.num_workers}
     alone = [1 / value for one, value in rates.items() if one.num_workers == 0]
@@ -92,6 +94,8 @@ def fit(
     )
     if costs.worker_seconds is None and costs.alone_seconds is not None:
         costs = replace(costs, worker_seconds=costs.alone_seconds)
+    if costs.alone_seconds is None and not paced:
+        costs = replace(costs, alone_seconds=costs.worker_seconds)
     if costs.cpu_seconds is None and not paced:
         costs = replace(costs, cpu_seconds=_cpu_alone(same) or None)
     costs = _with_stages(costs, stages)
@@ -103,6 +107,35 @@ def fit(
         if (modelled := rate(one, costs)) is not None:
             residuals[one] = math.log(value / modelled[0])
     return Model(costs, residuals, paced)
+
+
+def models_of(
+    trials: Sequence[TrialResult],
+    probe: Probe | None,
+    cores: float,
+    paced: bool = False,
+    stages: StageCosts | None = None,
+) -> dict[str | None, Model]:
+    """One model for each layout that was run, the loader's own first; as `fit`.
+
+    What a batch costs in one layout says nothing of another: a layout that is not among the keys cannot be predicted.
+    Probe and stages saw the loader's own.
+    """
+    own = layout_of(None, probe)
+    groups: dict[str | None, list[TrialResult]] = {}
+    for trial in sorted(trials, key=lambda trial: layout_of(trial.settings, probe) != own):
+        groups.setdefault(layout_of(trial.settings, probe), []).append(trial)
+    elsewhere = replace(probe, batch_seconds=None) if probe else None
+    return {
+        layout: fit(group, probe, cores, paced, stages) if layout == own else fit(group, elsewhere, cores, paced)
+        for layout, group in groups.items()
+    }
+
+
+def layout_of(settings: LoaderSettings | None, probe: Probe | None) -> str | None:
+    """The layout that is read under these settings: the one they name, else the loader's own, which may be None."""
+    own = probe.current.layout if probe and probe.current else None
+    return settings.layout or own if settings else own
 
 
 def _with_stages(costs: Costs, stages: StageCosts | None) -> Costs:
@@ -120,10 +153,9 @@ def _with_stages(costs: Costs, stages: StageCosts | None) -> Costs:
     )
 
 
-def _reads_like_current(settings: LoaderSettings, probe: Probe | None) -> bool:
-    """Whether a batch has the size and the layout that the user's own settings give it."""
-    own = probe.current if probe and probe.current else LoaderSettings()
-    return settings.batch_size in (None, own.batch_size) and settings.layout in (None, own.layout)
+def _batches_like_current(settings: LoaderSettings, probe: Probe | None) -> bool:
+    """Whether a batch has the size that the user's own settings give it."""
+    return settings.batch_size in (None, probe.current.batch_size if probe and probe.current else None)
 
 
 def _samples(trials: Sequence[TrialResult], probe: Probe | None) -> float | None:

@@ -16,7 +16,7 @@ from workbench.machine import format_bytes
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.stages import StageCosts
-from workbench.tuning.fitting import Model, fit
+from workbench.tuning.fitting import Model, layout_of, models_of
 from workbench.tuning.queueing import Costs, bounds, memory_bytes, said_of
 from workbench.tuning.ranking import counts
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 UNKNOWN_ERROR = 0.15  # relative error claimed while too few trials were run to see it
 LEAST_ERROR = 0.03  # two starts of the same settings differ by as much
 FEWEST_TO_SEE_AN_ERROR = 3
+MOST_NAMED = 3  # settings that a sentence lists before it only counts them
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ class Forecast:
         return "\n".join(_explained(self))
 
     def __repr__(self) -> str:
-        lines = [f"Forecast (predicted{', ' + self.supposed if self.supposed else ''}), {self._trust}"]
-        for one in self.predictions:
+        lines = [f"Forecast (predicted{', ' + self.supposed if self.supposed else ''})"]
+        for one in (one for one in self.predictions if one.samples_per_second):
             measured = one.measured_samples_per_second
             note = f", measured {_number(measured)}" if measured else ""
             lines.append(
@@ -131,11 +132,12 @@ class Forecast:
     @property
     def _trust(self) -> str:
         if self.rate_error is None:
-            return "error not known: fewer than three settings were run"
+            return "Error not known: fewer than three of the settings that were run can be predicted from the others."
         memory = "" if self.memory_error is None else f", of peak memory {self.memory_error:.0%}"
+        beyond = f"; what is supposed ({self.supposed}) was not run" if self.supposed else ""
         return (
-            f"error on the {len(self.rate_errors)} settings that were run, each predicted from the others: "
-            f"median {self.rate_error:.0%} of the rate{memory}"
+            f"Error on the {len(self.rate_errors)} settings that were run, each predicted from the others: "
+            f"median {self.rate_error:.0%} of the rate{memory}{beyond}."
         )
 
 
@@ -196,22 +198,28 @@ def forecast_from(
     stages: StageCosts | None = None,
 ) -> Forecast:
     """As `forecast`, from trials with rates and the cores they ran on."""
-    model = fit(trials, probe, here, paced, stages)
+    models = models_of(trials, probe, here, paced, stages)
     supposed = _supposed(cores, batch_size, step_seconds)
-    costs = _under(model.costs, cores, batch_size, step_seconds) if supposed else None
     measured = {trial.settings: trial for trial in trials} if not supposed else {}
     rate_errors, memory_errors = _left_out(trials, probe, here, paced, stages)
     error = _claimed_error(rate_errors)
-    found = [predict(model, one, costs, error, measured.get(one)) for one in dict.fromkeys(wanted)]
+    if batch_size is not None:
+        wanted = [one.replaced(batch_size=None) for one in wanted]
+    found = []
+    for one in dict.fromkeys(wanted):
+        model = models.get(layout_of(one, probe))
+        costs = _under(model.costs, cores, batch_size, step_seconds) if supposed and model else None
+        found.append(predict(model, one, costs, error, measured.get(one)))
     found.sort(key=lambda one: -(one.samples_per_second or 0.0))
-    return Forecast(tuple(found), model, tuple(rate_errors), tuple(memory_errors), supposed)
+    first = next(iter(models.values()))
+    return Forecast(tuple(found), first, tuple(rate_errors), tuple(memory_errors), supposed)
 
 
 # -- predicting --
 
 
 def predict(
-    model: Model,
+    model: Model | None,
     settings: LoaderSettings,
     costs: Costs | None = None,
     error: float = UNKNOWN_ERROR,
@@ -220,18 +228,21 @@ def predict(
     """What a model says of one settings.
 
     Args:
-        model: Fitted to trials.
+        model: Fitted to trials of the same layout; None where there are none, and then nothing is predicted.
         settings: The knobs.
         costs: Costs to suppose in place of the fitted ones.
         error: Relative error to state.
         trial: What was measured of these settings, to stand beside the prediction.
     """
+    counted = trial is not None and counts(trial)
+    measured = (trial.samples_per_second, trial.peak_pss_bytes) if trial is not None and counted else (None, None)
+    if model is None or not model.tells_of(settings):
+        return Prediction(settings, None, None, None, "", {}, None, *measured)
     used = costs or model.costs
     if settings.batch_size is not None and used.samples and settings.batch_size != used.samples:
         used = costs = used.with_batch_size(settings.batch_size)
-    known = model.batches_per_second(settings, costs) if model.tells_of(settings) else None
+    known = model.batches_per_second(settings, costs)
     samples = known[0] * used.samples if known and used.samples else None
-    counted = trial is not None and counts(trial)
     return Prediction(
         settings=settings,
         samples_per_second=samples,
@@ -240,8 +251,8 @@ def predict(
         bound=known[1] if known else "",
         limits=bounds(settings, used) if known else {},
         peak_pss_bytes=memory_bytes(settings, used) if known else None,
-        measured_samples_per_second=trial.samples_per_second if trial is not None and counted else None,
-        measured_pss_bytes=trial.peak_pss_bytes if trial is not None and counted else None,
+        measured_samples_per_second=measured[0],
+        measured_pss_bytes=measured[1],
     )
 
 
@@ -251,18 +262,18 @@ def _left_out(
     """Relative errors of rate and memory for each trial, predicted from all others."""
     rate_errors, memory_errors = [], []
     for trial in trials:
-        rest = [other for other in trials if other is not trial]
+        layout = layout_of(trial.settings, probe)
+        rest = [other for other in trials if other is not trial and layout_of(other.settings, probe) == layout]
         workers = trial.settings.num_workers
         if not rest or (workers and not any(other.settings.num_workers for other in rest)):
             continue
         if not workers and all(other.settings.num_workers for other in rest):
             continue
-        model = fit(rest, probe, cores, paced, stages)
-        known, size = model.batches_per_second(trial.settings), memory_bytes(trial.settings, model.costs)
-        if known and trial.batches_per_second:
-            rate_errors.append(abs(known[0] / trial.batches_per_second - 1))
-        if size and trial.peak_pss_bytes:
-            memory_errors.append(abs(size / trial.peak_pss_bytes - 1))
+        found = predict(models_of(rest, probe, cores, paced, stages)[layout], trial.settings)
+        if found.samples_per_second and trial.samples_per_second:
+            rate_errors.append(abs(found.samples_per_second / trial.samples_per_second - 1))
+        if found.peak_pss_bytes and trial.peak_pss_bytes:
+            memory_errors.append(abs(found.peak_pss_bytes / trial.peak_pss_bytes - 1))
     return rate_errors, memory_errors
 
 
@@ -313,13 +324,32 @@ def _worth_predicting(results: Results, cores: float) -> list[LoaderSettings]:
 def _explained(found: Forecast) -> list[str]:
     top = found.prediction(found.best) if found.best else None
     if top is None:
-        return ["Nothing that was run tells what binds this loader."]
+        return ["Nothing that was run tells what binds this loader.", *_untold(found), found._trust]
     lines = [
         f"Predicted best: {top.settings.describe()}, {_number(top.samples_per_second)} samples/s "
         f"({_number(top.low)} to {_number(top.high)}).",
         said_of(top.bound, top.limits),
+        *_untold(found),
+        found._trust,
     ]
     return [line for line in lines if line]
+
+
+def _untold(found: Forecast) -> list[str]:
+    """Which settings nothing is predicted for, by what sets them apart from those that were run."""
+    untold = [one for one in found.predictions if one.samples_per_second is None]
+    if not untold:
+        return []
+    known = {one.settings.layout for one in found.predictions if one.samples_per_second}
+    layouts = sorted({one.settings.layout for one in untold if one.settings.layout} - known)
+    if layouts and all(one.settings.layout in layouts for one in untold):
+        what = f"layout{'' if len(layouts) == 1 else 's'} {', '.join(layouts)}"
+    else:
+        what = "; ".join(one.settings.describe() for one in untold[:MOST_NAMED])
+    rest = "" if layouts or len(untold) <= MOST_NAMED else f" and {len(untold) - MOST_NAMED} more"
+    return [
+        f"Not predicted: {what}{rest}. No settings that reads or forms batches in that way was run; run one to know."
+    ]
 
 
 def _predicted_row(one: Prediction) -> dict[str, Any]:

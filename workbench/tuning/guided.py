@@ -29,6 +29,9 @@ GUIDED_ORDER = (
     "in_order",
     "batch_size",
     "layout",
+    "worker_threads",
+    "sharing_strategy",
+    "non_blocking",
 )
 
 

@@ -67,11 +67,18 @@ def _to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:
-    """What a model is fitted to: the current settings, none and the fewest workers, each in its plainest form."""
+    """What models are fitted to: the current settings, none and the fewest workers, each in its plainest form.
+
+    A layout says nothing of another, so that each has its fewest workers looked at.
+    """
     kinds = sorted(kinds_of(progress), key=lambda one: (one.num_workers, one.batch_on_worker))
     first = {one.num_workers: one for one in reversed(kinds)}
     counts_above = sorted(count for count in first if count)
     chosen = [progress.current] if progress.current in progress.candidates else []
     chosen += [first[0]] if 0 in first else []
     chosen += [first[counts_above[0]]] if counts_above else []
+    layouts = {one.layout for one in chosen}
+    for one in (kind for kind in kinds if kind.num_workers and kind.layout not in layouts):
+        layouts.add(one.layout)
+        chosen.append(one)
     return list(dict.fromkeys(chosen))

@@ -13,6 +13,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate, ratio
 from workbench.tuning.feasibility import batch_bytes_under
+from workbench.tuning.knob_notes import knob_notes, threads_worth_a_try
 from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers, is_checked
 from workbench.tuning.start_methods import start_method_note
 from workbench.tuning.trials import surely_slower
@@ -85,10 +86,32 @@ def _rate(results: Results) -> Iterator[str]:
         yield f"{rate} samples/s, 95 % interval {_number(estimate.low)} to {_number(estimate.high)} ({count})."
     for other, name in _compared(results):
         yield _comparison(best, other, name)
+    yield from _defaults_predicted(results)
+
+
+def _defaults(results: Results) -> LoaderSettings:
+    """PyTorch's own settings for the same batches: what a loader has to which no knob was given."""
+    current = results.current or LoaderSettings()
+    return LoaderSettings(batch_size=current.batch_size, layout=current.layout)
+
+
+def _defaults_predicted(results: Results) -> Iterator[str]:
+    """The comparison with PyTorch's defaults where no trial of them counts."""
+    best, defaults = results.ranking.order[0], _defaults(results)
+    plain = results.trial(defaults)
+    if best.settings == defaults or (plain and plain.status != "skipped"):
+        return
+    from workbench.tuning.advice import predicted_rate
+
+    if rate := predicted_rate(results, defaults):
+        yield (
+            f"PyTorch's defaults, {defaults.describe()}, were not measured; about {_number(rate)} samples/s are "
+            f"predicted for them, so that this is about {(best.samples_per_second or 0.0) / rate:.2g} times their rate."
+        )
 
 
 def _compared(results: Results) -> Iterator[tuple[TrialResult, str]]:
-    best, defaults = results.best, LoaderSettings()
+    best, defaults = results.best, _defaults(results)
     current = results.trial(results.current) if results.current else None
     if current and counts(current) and results.current != best:
         same = " (PyTorch's defaults)" if results.current == defaults else ""
@@ -280,6 +303,9 @@ def _conditions(results: Results) -> Iterator[str]:
             "It only had a short first look: whether it delivers the right data, and whether its memory grows, was not "
             "checked; resume the sweep to have that done."
         )
+    yield from knob_notes(best.settings)
+    if note := threads_worth_a_try(results.trials):
+        yield note
     if note := start_method_note(best.settings, best, results.probe):
         yield note
     if any(run.mode == "epochs" for run in best.runs):

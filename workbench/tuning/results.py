@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 # Columns whose values may be missing keep their type through pandas' nullable dtypes: NA, never 0 and never a float.
 _DTYPES = {
-    **dict.fromkeys(("num_workers", "prefetch_factor", "batch_size", "windows", "rank"), "Int64"),
+    **dict.fromkeys(("num_workers", "prefetch_factor", "batch_size", "worker_threads", "windows", "rank"), "Int64"),
     **dict.fromkeys(("peak_pss_bytes", "peak_rss_bytes", "peak_shm_bytes"), "Int64"),
-    **dict.fromkeys(("pin_memory", "persistent_workers", "batch_on_worker", "in_order"), "boolean"),
-    **dict.fromkeys(("multiprocessing_context", "layout", "status", "reason"), "string"),
+    **dict.fromkeys(("pin_memory", "persistent_workers", "batch_on_worker", "in_order", "non_blocking"), "boolean"),
+    **dict.fromkeys(("multiprocessing_context", "layout", "sharing_strategy", "status", "reason"), "string"),
 }
 _WHY_NOT_RUN = {
     "budget": "not run: the time budget ended before its turn; give a larger budget_seconds, or resume the sweep.",

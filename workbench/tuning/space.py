@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import machine
 from workbench.errors import SettingsError
-from workbench.loaders.settings import KNOBS, LoaderSettings
+from workbench.loaders.settings import KNOBS, STEP_KNOBS, LoaderSettings
+from workbench.measure.step_copies import why_not_told
 
 if TYPE_CHECKING:
     from workbench.loaders.source import LoaderSource
@@ -24,6 +25,10 @@ MOST_DEFAULT_WORKERS = 64
 NO_PINNING_NOTE = (
     "pin_memory was left out of the search: no accelerator on this machine copies from pinned memory, "
     "so True and False are the same settings here."
+)
+NO_COPY_NOTE = (
+    "non_blocking was left out of the search: no accelerator on this machine copies from pinned memory, so there is no "
+    "copy that a step could go on beside."
 )
 
 
@@ -46,7 +51,7 @@ class SearchSpace:
     """The product of the values listed for each knob, every value checked on its own.
 
     A knob that is not listed keeps the value the user's loader has. Combinations a DataLoader could not tell apart
-    are one settings: prefetch depth and persistence at 0 workers, pinning where no accelerator pins.
+    are one settings: prefetch depth and persistence at 0 workers, pinning and `non_blocking` where no accelerator pins.
 
     Args:
         **knobs: For each field of `LoaderSettings`, a list of values; a single value stands for a list of one.
@@ -61,6 +66,10 @@ class SearchSpace:
     @classmethod
     def for_machine(cls, cores: int | None = None) -> SearchSpace:
         """A space for when nothing is known: at most 17 settings around the cores this process may use.
+
+        Threads in a worker and the sharing strategy are left out: torch gives each worker one thread, and either
+        strategy hands a batch over at the same pace. Where workers crowd the cores with threads of their own, the
+        recommendation says so and names the space to try.
 
         Args:
             cores: Usable cores; None asks `machine.usable_cores`.
@@ -93,13 +102,23 @@ class SearchSpace:
         base = current or LoaderSettings()
         if source is not None:
             self._refuse_fixed_knobs(source, base)
-        counted = (lambda settings: settings) if pins else (lambda settings: settings.replaced(pin_memory=False))
-        found = dict.fromkeys(counted(base.replaced(**combination)) for combination in self._combinations())
-        notes = () if pins or True not in self.knobs.get("pin_memory", ()) else (NO_PINNING_NOTE,)
+        plain = {} if pins else {"pin_memory": False, "non_blocking": None}
+        found = dict.fromkeys(base.replaced(**combination).replaced(**plain) for combination in self._combinations())
+        notes = () if pins else self._notes_without_pinning()
         if current is None:
             return Candidates(tuple(found), None, notes)
-        current = counted(current)
+        current = current.replaced(**plain)
         return Candidates((current, *(one for one in found if one != current)), current, notes)
+
+    def refuse_for(self, step: Callable[..., Any] | None) -> None:
+        """Checks that the training step can be told what this space turns on it.
+
+        Raises:
+            SettingsError: If `non_blocking` is to be tried and there is no step, or one that does not name it.
+        """
+        for value in self.knobs.get("non_blocking", ()):
+            if value is not None and (why := why_not_told(step, value)):
+                raise SettingsError(why)
 
     def settings(
         self, source: LoaderSource | None = None, pins: bool = False, current: LoaderSettings | None = None
@@ -128,10 +147,15 @@ class SearchSpace:
         for values in itertools.product(*self.knobs.values()):
             yield dict(zip(self.knobs, values, strict=True))
 
+    def _notes_without_pinning(self) -> tuple[str, ...]:
+        asked = {NO_PINNING_NOTE: True in self.knobs.get("pin_memory", ())}
+        asked[NO_COPY_NOTE] = any(value is not None for value in self.knobs.get("non_blocking", ()))
+        return tuple(note for note, said in asked.items() if said)
+
     def _refuse_fixed_knobs(self, source: LoaderSource, base: LoaderSettings) -> None:
         for name, values in self.knobs.items():
             asked = [value for value in values if value != getattr(base, name)]
-            if asked and not source.accepts(name):
+            if asked and name not in STEP_KNOBS and not source.accepts(name):
                 raise SettingsError(
                     f"{name}={asked[0]!r} cannot be tried: {source.describe()} takes no {name}; "
                     f"give its factory a keyword argument {name}, or leave {name} out of the space."

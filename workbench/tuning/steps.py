@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
 from workbench.errors import SettingsError
-from workbench.loaders.address import Address, address_of, imported
+from workbench.loaders.address import Address, address_of, definitions_of, imported
+from workbench.measure.step_copies import takes_non_blocking
 
 
 class NamedStep:
@@ -22,13 +24,26 @@ class NamedStep:
     def __init__(self, text: str) -> None:
         self.text = text
         self._address: Address = address_of(text)
-        self._function: Callable[[Any], Any] | None = None
+        self._function: Callable[..., Any] | None = None
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, batch: Any, **told: Any) -> Any:
         """Calls the function that the text names."""
+        return self._imported()(batch, **told)
+
+    @property
+    def takes_non_blocking(self) -> bool:
+        """Whether the function names a parameter `non_blocking`; True where only importing it would tell."""
+        if self._function is not None:
+            return takes_non_blocking(self._function)
+        defined = definitions_of(self._address)
+        if not isinstance(defined, ast.FunctionDef) or defined.decorator_list:
+            return True
+        return any(a.arg == "non_blocking" for a in (*defined.args.args, *defined.args.kwonlyargs))
+
+    def _imported(self) -> Callable[..., Any]:
         if self._function is None:
             self._function = imported(self._address)
-        return self._function(batch)
+        return self._function
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_function": None}

@@ -84,10 +84,11 @@ class Sweep:
 
         self.source = LoaderSource.of(loader)
         self.store = Path(store)
+        step = step_of(step)
         self.name = name
         self._plan = SweepPlan(
             source=self.source,
-            space=_checked_space(space),
+            space=_checked_space(space, step),
             strategy_name=strategy,
             strategy=strategy_named(strategy),
             store=self.store,
@@ -95,7 +96,7 @@ class Sweep:
             measure_seconds=machine.parse_seconds(measure_seconds),
             budget_seconds=None if budget_seconds is None else machine.parse_seconds(budget_seconds),
             memory_limit_bytes=None if memory_limit is None else machine.parse_bytes(memory_limit),
-            step=step_of(step),
+            step=step,
             samples_per_batch=_checked_count(samples_per_batch),
             seed=seed,
         )
@@ -286,7 +287,9 @@ def _named_by_time(plan: SweepPlan) -> SweepPlan:
     return dataclasses.replace(plan, name=f"{loader}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def _checked_space(space: SearchSpace | None) -> SearchSpace | None:
+def _checked_space(space: SearchSpace | None, step: Callable[..., Any] | None) -> SearchSpace | None:
+    if isinstance(space, SearchSpace):
+        space.refuse_for(step)
     if space is None or isinstance(space, SearchSpace):
         return space
     raise SettingsError(f"space={space!r} is no SearchSpace; write SearchSpace(num_workers=[0, 1, 2], ...).")

@@ -7,7 +7,10 @@ from typing import Any
 
 import yaml
 
+from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
 from workbench.tuning.exports.document import Document
+
+_OF_TUNED_LOADER = ("batch_on_worker", "worker_threads", "sharing_strategy")
 
 
 def as_yaml(document: Document) -> str:
@@ -22,20 +25,27 @@ def as_json(document: Document) -> str:
 
 
 def as_hydra(document: Document) -> str:
-    """A Hydra node: `hydra.utils.instantiate(cfg)(dataset)` gives the DataLoader."""
-    node = {"_target_": "torch.utils.data.DataLoader", "_partial_": True, **document.loader_kwargs}
+    """A Hydra node: `hydra.utils.instantiate(cfg)(dataset)` gives the DataLoader.
+
+    It names `tuned_loader` in place of DataLoader where these settings turn what DataLoader has no argument for.
+    """
+    told = {knob: value for knob, value in _beside(document).items() if knob in _OF_TUNED_LOADER}
+    target = "workbench.loaders.tuned.tuned_loader" if told else "torch.utils.data.DataLoader"
+    node = {"_target_": target, "_partial_": True, **document.loader_kwargs, **told}
     return _commented(document.comment()) + _yaml(node)
 
 
 def _data(document: Document) -> dict[str, Any]:
-    data: dict[str, Any] = {"loader_kwargs": document.loader_kwargs}
-    if document.settings.batch_on_worker:
-        data["batch_on_worker"] = True
-    if document.settings.layout is not None:
-        data["layout"] = document.settings.layout
+    data: dict[str, Any] = {"loader_kwargs": document.loader_kwargs, **_beside(document)}
     if document.provenance:
         data["provenance"] = document.provenance
     return data
+
+
+def _beside(document: Document) -> dict[str, Any]:
+    """Knobs that are turned and no argument of DataLoader."""
+    values, plain = document.settings.as_dict(), LoaderSettings().as_dict()
+    return {knob: values[knob] for knob in NOT_FOR_DATALOADER if values[knob] != plain[knob]}
 
 
 def _yaml(data: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
+from workbench.tuning.knob_notes import knob_notes
 from workbench.tuning.start_methods import BY_PICKLING, start_method_note, start_method_of
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def _notes(settings: LoaderSettings, trial: TrialResult | None, probe: Probe | N
             f"The dataset is the {settings.layout} copy of the data, which no argument of DataLoader says: open that "
             "copy, for instance with workbench.open_dataset."
         )
+    notes += knob_notes(settings)
     method = start_method_of(settings, trial)
     if note := start_method_note(settings, trial, probe):
         notes.append(note)

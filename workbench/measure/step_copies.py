@@ -1,0 +1,61 @@
+"""How a training step is told whether to copy batches without waiting: through its parameter `non_blocking`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from workbench.errors import SettingsError
+
+Step = Callable[..., Any]
+
+
+def takes_non_blocking(step: Step | None) -> bool:
+    """Whether the step names a parameter `non_blocking`; `**kw` does not count, since it may go anywhere.
+
+    A step that is only found by name in the trial says so through an attribute `takes_non_blocking`.
+    """
+    told = getattr(step, "takes_non_blocking", None)
+    if step is None or told is not None:
+        return bool(told)
+    try:
+        parameter = inspect.signature(step).parameters.get("non_blocking")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def why_not_told(step: Step | None, non_blocking: bool) -> str:
+    """Why this step cannot be told, with the way out; empty where it can."""
+    if takes_non_blocking(step):
+        return ""
+    if step is None:
+        return (
+            f"non_blocking={non_blocking} cannot be tried: it says how the training step copies a batch to its device, "
+            "and there is no step; give step= a function such as step(batch, non_blocking=False), or leave "
+            "non_blocking out."
+        )
+    name = getattr(step, "text", None) or getattr(step, "__qualname__", type(step).__name__)
+    return (
+        f"non_blocking={non_blocking} cannot be tried: the step {name} names no parameter non_blocking; let it take "
+        "one and hand it on to batch.to(device, non_blocking=non_blocking), or leave non_blocking out."
+    )
+
+
+def step_under(step: Step | None, non_blocking: bool | None) -> Step | None:
+    """The step as these settings call it; the step itself where `non_blocking` is None.
+
+    Raises:
+        SettingsError: If the step cannot be told.
+    """
+    if non_blocking is None:
+        return step
+    if why := why_not_told(step, non_blocking):
+        raise SettingsError(why)
+    assert step is not None
+    told = functools.partial(step, non_blocking=non_blocking)
+    if hasattr(step, "synchronize"):
+        told.synchronize = step.synchronize  # type: ignore[attr-defined]  # what waits for a device of its own
+    return told
