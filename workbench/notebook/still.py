@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
 from typing import Any
 
 from workbench.notebook.marks import Figure
@@ -266,12 +266,10 @@ def _text(
     looks = f' text-anchor="{anchor}"' if anchor != "start" else ""
     looks += f' opacity="{opacity}"' if opacity != 1 else ""
     looks += f' fill="{fill}"' if fill else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}"{looks}{" " + more if more else ""}>{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{looks}{" " + more if more else ""}>{escape(unescape(text))}</text>'
 
 
 def _plain_lines(text: str) -> list[str]:
-    from html import unescape
-
     return [unescape(re.sub(r"<[^>]+>", "", line)) for line in text.split("<br>")]
 
 
