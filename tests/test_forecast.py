@@ -172,6 +172,22 @@ def test_where_a_step_set_the_pace_that_is_what_binds():
     assert found.prediction(at(8)).samples_per_second == pytest.approx(160, rel=0.02)
 
 
+def test_a_sweep_at_the_pace_of_a_step_tells_what_another_step_would_give():
+    """Loading takes 20 ms a batch and the step 50: without workers in turn, with one worker at the pace of the step."""
+    paces = {at(0): 0.07, at(1): 0.05, at(2): 0.05}
+    runs = [run_of(one, 16 / seconds, cpu_cores_used=0.5) for one, seconds in paces.items()]
+    probe = probe_of(samples_per_batch=16, batch_seconds=0.02)
+    known = {"options": {"step": "train.py:step"}, "ending": "finished"}
+    results = Results(tuple(trials_of(runs, 8).values()), probe, {"usable_cores": 8.0}, "paced", **known)
+    wanted = [at(0), at(1), at(2)]
+
+    fast, slow = (forecast(results, settings=wanted, step_seconds=seconds) for seconds in (0.001, 0.1))
+
+    assert [fast.prediction(one).samples_per_second for one in wanted] == pytest.approx([16 / 0.021, 800, 1600])
+    assert [slow.prediction(one).samples_per_second for one in wanted] == pytest.approx([16 / 0.12, 160, 160])
+    assert fast.prediction(at(1)).bound == "workers" and slow.prediction(at(1)).bound == "step"
+
+
 # -- honesty --
 
 

@@ -75,7 +75,8 @@ def fit(
         trials: Results that have a rate.
         probe: Gives samples and bytes of a batch.
         cores: Cores the trials could use.
-        paced: Whether a step ran between batches; then loading alone is known from the probe only.
+        paced: Whether a step ran between batches; then what loading alone costs is known from the probe, since a trial
+            without workers loads and steps in turn, and workers may have waited for the step.
         stages: What a batch was seen to cost inside the workers and in the main process; taken in place of what the
             trials only let one guess.
     """
@@ -84,9 +85,11 @@ def fit(
     rates = {trial.settings: trial.batches_per_second or 0.0 for trial in same if trial.batches_per_second}
     with_workers = {one: value for one, value in rates.items() if one.num_workers}
     alone = [1 / value for one, value in rates.items() if one.num_workers == 0]
+    probed = [probe.batch_seconds] if probe and probe.batch_seconds else []
+    busy = [one.num_workers / value for one, value in with_workers.items()]
     costs = Costs(
-        alone_seconds=min(alone) if alone else (probe.batch_seconds if probe else None),
-        worker_seconds=min((one.num_workers / value for one, value in with_workers.items()), default=None),
+        alone_seconds=min((probed if paced else alone) or alone or probed, default=None),
+        worker_seconds=min(busy + (probed if paced and busy else []), default=None),
         cpu_seconds=_cpu_seconds([trial for trial in same if trial.settings.num_workers]),
         cores=cores,
         samples=_samples(same, probe),
