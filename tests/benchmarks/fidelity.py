@@ -1,11 +1,12 @@
 """How far the stated rate lies from a plain loop's, how often the stated interval holds, and what measuring costs.
 
-    python tests/benchmarks/fidelity.py [--repeats 30] [--loaders photos-2,waiting-2] [--json]
+    python tests/benchmarks/fidelity.py [--repeats 30] [--loaders photos-2,memory-1] [--record FILE] [--json]
 
 For each loader, stated rates and plain loops alternate in one run, since machines drift. A plain loop is what a user
 would write: `for batch in loader`, in a process of its own that has imported torch, counting samples over a stretch
-of time after a warm-up. The long-run rate of a loader is the mean of all its plain loops; a stated interval holds when
-it contains that rate. The cost of sampling memory is the ratio of rates with the warden watching and without it.
+of at least 2 s and 60 batches after a warm-up. The long-run rate of a loader is the mean of all its plain loops; a
+stated interval holds when it contains that rate. The cost of sampling memory is processor time of the process that
+reads it, over the time of the windows. `--record` keeps every repeat; given again, it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,6 +27,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from workbench import lab, samples
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure import records
 from workbench.measure.records import TrialRun
 from workbench.measure.result import TrialResult
 from workbench.measure.trial import TrialPlan, TrialServer
@@ -32,6 +36,8 @@ STARTS = 4
 MEASURE_SECONDS = 0.75
 PLAIN_SECONDS = 2.0
 PLAIN_WARMUP_SECONDS = 0.5
+PLAIN_BATCHES = 60
+"""A plain loop sees at least so many: with fewer, their differing content alone moves its rate by percents."""
 
 
 def in_memory(**knobs: Any) -> DataLoader:
@@ -62,23 +68,34 @@ def plain_loop(name: str) -> None:
     factory, settings = LOADERS[name]
     for line in sys.stdin:
         torch.manual_seed(int(line))
-        print(_plain_rate(factory(**settings.loader_kwargs())), flush=True)
+        print(_plain_rate(factory(**settings.loader_kwargs()), settings), flush=True)
 
 
-def _plain_rate(loader: Any) -> float:
-    """Samples per second inside epochs; the wait from one epoch to the next is not in it."""
+def _plain_rate(loader: Any, settings: LoaderSettings) -> float:
+    """Samples per second inside epochs; the wait from one epoch to the next is not in it.
+
+    Workers that start together finish together, so batches come in bunches of `num_workers`: each stretch begins
+    after the queue and one round of an epoch, and holds whole rounds.
+    """
     warm = time.perf_counter() + PLAIN_WARMUP_SECONDS
-    samples_counted, seconds = 0, 0.0
+    round_, skipped = max(1, settings.num_workers), settings.batches_in_flight + max(1, settings.num_workers)
+    samples_counted, batches_counted, seconds = 0, 0, 0.0
     while True:
-        before = float("-inf")
-        for batch in loader:
+        opened = None
+        for position, batch in enumerate(loader):
             now = time.perf_counter()
-            if before > warm:
-                samples_counted += _samples(batch)
-                seconds += now - before
-            before = now
-            if seconds >= PLAIN_SECONDS:
-                return samples_counted / seconds
+            if opened is None:
+                if position >= skipped and now > warm:
+                    opened, batches, samples_taken = now, 0, 0
+                continue
+            batches += 1
+            samples_taken += _samples(batch)
+            if batches % round_ == 0:
+                whole = seconds + now - opened, samples_counted + samples_taken, batches_counted + batches
+                if whole[0] >= PLAIN_SECONDS and whole[2] >= PLAIN_BATCHES:
+                    return whole[1] / whole[0]
+        if opened is not None and batches >= round_:
+            seconds, samples_counted, batches_counted = whole
 
 
 def _samples(batch: Any) -> int:
@@ -110,27 +127,51 @@ class PlainLoop:
         self._process.communicate("")
 
 
-def examine(name: str, repeats: int) -> dict[str, Any]:
-    """Alternates stated rates and plain loops over one loader."""
+@dataclass(frozen=True)
+class Repeat:
+    """One plain loop over a loader and the runs beside it."""
+
+    loader: str
+    cores: int
+    plain: float
+    runs: tuple[TrialRun, ...]
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self) | {"runs": [records.to_json(run) for run in self.runs]})
+
+    @classmethod
+    def from_json(cls, line: str) -> Repeat:
+        """What `to_json` wrote."""
+        values = json.loads(line)
+        return cls(**values | {"runs": tuple(records.run_from_json(run) for run in values["runs"])})
+
+
+def repeats_of(name: str, first: int, end: int) -> Iterator[Repeat]:
+    """Alternates a plain loop and the starts of one stated rate."""
+    if first >= end:
+        return
     factory, settings = LOADERS[name]
-    plain, stated, plains, overheads, sampling = PlainLoop(name), [], [], [], []
+    plain = PlainLoop(name)
     try:
         with TrialServer(factory) as server:
             server.probe()
-            for repeat in range(repeats):
-                plains.append(plain.rate(repeat))
+            for repeat in range(first, end):
+                rate = plain.rate(repeat)
                 runs = [server.run(settings, _plan(repeat * STARTS + start)) for start in range(STARTS)]
-                stated.append(TrialResult(settings, tuple(runs), None, server.cores))
-                overheads += [run.overhead_seconds for run in runs if run.overhead_seconds is not None]
-                sampling += [_sampling_share(run) for run in runs if run.status == "ok"]
+                yield Repeat(name, server.cores, rate, tuple(runs))
     finally:
         plain.close()
-    return _row(name, stated, plains, overheads, sampling)
 
 
 def _plan(seed: int) -> TrialPlan:
     return TrialPlan(
-        measure_seconds=MEASURE_SECONDS, seed=seed, check_data=False, measure_edge=False, measure_growth=False
+        measure_seconds=MEASURE_SECONDS,
+        seed=seed,
+        check_data=False,
+        measure_edge=False,
+        measure_growth=False,
+        fill_queue=seed % STARTS == 0,
     )
 
 
@@ -139,33 +180,53 @@ def _sampling_share(run: TrialRun) -> float:
     return (run.memory.sampling_seconds or 0.0) / sum(w.seconds for w in run.windows)
 
 
-def _row(
-    name: str, stated: list[TrialResult], plains: list[float], overheads: list[float], sampling: list[float]
-) -> Any:
+def row_of(name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
+    """What the repeats of one loader say."""
+    settings = LOADERS[name][1]
+    stated = [TrialResult(settings, one.runs, None, one.cores) for one in repeats]
     failed = [result.reason for result in stated if result.estimate is None]
     if failed:
         return {"loader": name, "failed": failed[0]}
+    runs = [run for one in repeats for run in one.runs if run.status == "ok"]
+    plains = [one.plain for one in repeats]
     rates = [result.estimate.samples_per_second for result in stated]
     truth = statistics.fmean(plains)
     held = [result.estimate.low <= truth <= result.estimate.high for result in stated]
     return {
         "loader": name,
+        "repeats": len(repeats),
         "stated_over_plain": statistics.median(s / p for s, p in zip(rates, plains, strict=True)),
         "mean_stated_over_long_run": statistics.fmean(rates) / truth,
         "coverage": statistics.fmean(held),
         "half_width": statistics.median(result.estimate.half_width for result in stated),
+        "stated_spread": statistics.stdev(rates) / statistics.fmean(rates) if len(rates) > 1 else None,
         "plain_spread": statistics.stdev(plains) / truth if len(plains) > 1 else None,
-        "overhead_seconds": statistics.median(overheads),
-        "sampling_share_of_a_core": statistics.median(sampling),
-        "noisy_runs": statistics.fmean(run.noisy for result in stated for run in result.runs),
+        "overhead_seconds": statistics.median(r.overhead_seconds for r in runs if r.overhead_seconds is not None),
+        "sampling_share_of_a_core": statistics.median(_sampling_share(run) for run in runs),
+        "noisy_runs": statistics.fmean(run.noisy for run in runs),
         "long_run_samples_per_second": truth,
     }
+
+
+def examine(name: str, repeats: int, path: str | None) -> dict[str, Any]:
+    """Makes the repeats that the record lacks, and says what all of them say."""
+    known: list[Repeat] = []
+    if path and os.path.exists(path):
+        with open(path) as file:
+            known = [one for line in file if (one := Repeat.from_json(line)).loader == name]
+    for one in repeats_of(name, len(known), repeats):
+        known.append(one)
+        if path:
+            with open(path, "a") as file:
+                file.write(one.to_json() + "\n")
+    return row_of(name, known[:repeats])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--loaders", default=",".join(LOADERS))
+    parser.add_argument("--record", help="a file that keeps every repeat")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--plain", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -174,7 +235,7 @@ def main() -> None:
         return
     rows = []
     for name in arguments.loaders.split(","):
-        rows.append(examine(name, arguments.repeats))
+        rows.append(examine(name, arguments.repeats, arguments.record))
         if not arguments.json:
             print(_line(rows[-1]), flush=True)
     summary = _summary(rows)
@@ -185,8 +246,9 @@ def _line(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{row['loader']:10} failed: {row['failed']}"
     return (
-        f"{row['loader']:10} stated/plain {row['stated_over_plain']:.3f}  coverage {row['coverage']:.0%}  "
-        f"± {row['half_width']:.1%}  plain spread {row['plain_spread'] or 0:.1%}  "
+        f"{row['loader']:10} stated/plain {row['stated_over_plain']:.3f}  "
+        f"coverage {row['coverage']:.0%} of {row['repeats']}  "
+        f"± {row['half_width']:.1%}  spread {row['stated_spread'] or 0:.1%}, plain {row['plain_spread'] or 0:.1%}  "
         f"overhead {row['overhead_seconds']:.2f} s  "
         f"sampling {row['sampling_share_of_a_core']:.2%} of a core  noisy {row['noisy_runs']:.0%}  "
         f"{row['long_run_samples_per_second']:,.0f}/s"

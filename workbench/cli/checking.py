@@ -93,7 +93,9 @@ def _measured_in_turns(
         pending = list(dict.fromkeys((exported, current)))
         for start in range(starts):
             print(f"start {start + 1} of {starts}", file=sys.stderr)
-            plan = TrialPlan(memory_limit_bytes=memory_limit_bytes, check_data=start == 0, seed=start)
+            plan = TrialPlan(
+                memory_limit_bytes=memory_limit_bytes, check_data=start == 0, fill_queue=start == 0, seed=start
+            )
             done = [server.run(settings, plan) for settings in pending]
             runs += done
             pending = [run.settings for run in done if run.status == "ok"]

@@ -46,7 +46,8 @@ def measure(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> d
         watched.read_memory()
         watched.drain()
     watched.measure()
-    watched.fill_queue()
+    if plan["fill_queue"]:
+        watched.fill_queue()
     watched.read_memory()
     if plan["measure_edge"]:
         channel.send(phase="epoch edge")

@@ -12,11 +12,16 @@ from workbench.measure.records import Probe
 PROBE_SECONDS = 120.0
 LEAST_DEADLINE_SECONDS = 60.0
 LEAST_SILENCE_SECONDS = 15.0
+BATCHES_OF_A_RUN = 12
+"""Batches, or with workers rounds of them, that a run takes beside its queue however slow they are: the first, a round
+before and after each reading of memory, the windows, the epoch's edge."""
 SILENCE_BATCHES = 30.0
 """A trial is given up when nothing came for this many times what a batch took in the probe."""
 FLOOR_BYTES = 1 << 30
 FLOOR_SHARE = 0.05
-"""A trial is stopped when the machine has less than 1 GiB, or 5 %, of memory left."""
+FLOOR_SHARE_OF_A_SMALL_ONE = 0.125
+"""A trial is stopped when the machine, or the container, has less than 5 % of its memory left, or less than 1 GiB where
+it has 8 GiB and more; of a smaller one, an eighth."""
 
 
 LONGEST_WINDOW_SECONDS = 0.25
@@ -42,6 +47,8 @@ class TrialPlan:
         check_seconds: Longest time for that.
         measure_edge: Measure the cost of an epoch's edge.
         measure_growth: Read memory exactly before the windows as well as after them.
+        fill_queue: Wait for the queue to be full before memory is read at the end: its peak, which a step slower than
+            the loader sees. One run of a settings shows it; a slow loader needs a second or two for it.
         seed: Seeds torch, random and numpy in the trial; the same seed gives a shuffling loader the same order.
     """
 
@@ -57,6 +64,7 @@ class TrialPlan:
     check_seconds: float = 1.5
     measure_edge: bool = True
     measure_growth: bool = True
+    fill_queue: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,7 +85,8 @@ def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, co
     batch = (probe.batch_seconds or 0.0) if probe else 0.0
     per_batch = batch * max(1.0, settings.num_workers / cores)
     silence = plan.silence_seconds or max(LEAST_SILENCE_SECONDS, SILENCE_BATCHES * per_batch)
-    needed = plan.max_measure_seconds * 4 + (settings.batches_in_flight + settings.num_workers) * per_batch * 2
+    batches = BATCHES_OF_A_RUN + 2 * (settings.batches_in_flight + settings.num_workers)
+    needed = plan.max_measure_seconds * 4 + batches * per_batch
     deadline = plan.deadline_seconds or max(LEAST_DEADLINE_SECONDS, needed)
     total = machine.memory_limit_bytes() or 0
     return {
@@ -85,8 +94,15 @@ def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, co
         "silence_seconds": silence if probe else PROBE_SECONDS,
         "partial_silence_seconds": LEAST_SILENCE_SECONDS / 2,
         "memory_bytes": plan.memory_limit_bytes,
-        "floor_bytes": int(max(FLOOR_BYTES, FLOOR_SHARE * total)),
+        "floor_bytes": floor_bytes(total),
+        "batch_bytes": probe.batch_bytes if probe else 0,
         "measure_seconds": plan.measure_seconds,
         "max_measure_seconds": plan.max_measure_seconds,
         "precision": plan.precision,
     }
+
+
+def floor_bytes(total: int) -> int:
+    """Memory that must stay available, of so much in all; 1 GiB where the total is not known (0)."""
+    least = min(FLOOR_BYTES, FLOOR_SHARE_OF_A_SMALL_ONE * total) if total else FLOOR_BYTES
+    return int(max(least, FLOOR_SHARE * total))

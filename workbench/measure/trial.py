@@ -104,7 +104,8 @@ class TrialServer:
         probe = self.probe()
         with self._running:
             limits = limits_of(plan, settings, probe, self.cores)
-            task = self._task("measure", plan.seed) | {"settings": settings.as_dict(), "plan": asdict(plan)}
+            asked = replace(plan, measure_edge=plan.measure_edge and probe.epoch_ends)
+            task = self._task("measure", plan.seed) | {"settings": settings.as_dict(), "plan": asdict(asked)}
             if not task["reference"] or not os.path.exists(task["reference"]):
                 task["reference"] = ""
             started, cold = time.time(), not self._ran
@@ -333,7 +334,7 @@ def measure(
         for start in range(max(1, starts)):
             first = start == 0
             plan = TrialPlan(measure_seconds=measure_seconds, memory_limit_bytes=limit, seed=start,
-                             check_data=first, measure_growth=first, measure_edge=first)  # fmt: skip
+                             check_data=first, measure_growth=first, measure_edge=first, fill_queue=first)  # fmt: skip
             runs.append(server.run(chosen, plan))
             if runs[-1].status != "ok":
                 break

@@ -348,6 +348,7 @@ class Engine:
             check_data=first,
             measure_edge=first,
             measure_growth=first,
+            fill_queue=first or not any(run.settings == settings for run in self._runs),
             seed=len(warm),
         )
         if round_.screen:
