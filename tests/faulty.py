@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -55,8 +56,23 @@ class Faulty(Dataset):
 
         raise LocalError("cannot be found by name")
 
+    def interrupted(self) -> None:
+        raise KeyboardInterrupt
+
+    def interrupts_everyone(self) -> None:
+        os.killpg(os.getpgrp(), signal.SIGINT)
+
+    def runs_out_of_memory(self) -> None:
+        raise MemoryError
+
     def exits(self) -> None:
         os._exit(3)
+
+    def ends_quietly(self) -> None:
+        os._exit(0)
+
+    def leaves(self) -> None:
+        sys.exit(5)
 
     def is_killed(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -103,11 +119,46 @@ class Faulty(Dataset):
 
 
 class HangsAtStart(IterableDataset):
-    """Never yields; with `in_init`, fails when it is made instead."""
+    """Never yields."""
 
     def __iter__(self) -> Any:
         time.sleep(10_000)
         yield torch.tensor(0.0)
+
+
+class Handle:
+    """Refuses to go to another process."""
+
+    def __reduce__(self) -> Any:
+        raise OSError("a handle cannot be sent")
+
+
+def handles(samples: list[Any]) -> Any:
+    """From sample 40 on, a batch that cannot be sent."""
+    return Handle() if samples[0] >= 40 else torch.stack(samples)
+
+
+class Holder(Dataset):
+    """Holds a lock, which no started process can take."""
+
+    def __init__(self) -> None:
+        self.tools = {"lock": threading.Lock()}
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(index)
+
+
+def holder(num_workers: int = 0, multiprocessing_context: str | None = None) -> DataLoader:
+    return DataLoader(Holder(), 4, num_workers=num_workers, multiprocessing_context=multiprocessing_context)
+
+
+def not_with_workers(num_workers: int = 0) -> DataLoader:
+    if num_workers:
+        raise FileNotFoundError("index.json")
+    return make()
 
 
 def many_tensors(samples: list[Any]) -> list[Any]:

@@ -45,12 +45,12 @@ def test_v1_group(tmp_path, eight_cores):
             "cpu-cfs_period_us": 50000,
             "memory-limit_in_bytes": 2 * GIB,
             "memory-usage_in_bytes": GIB,
-            "memory-stat": f"cache 9\ntotal_inactive_file {GIB // 2}\n",
+            "memory-stat": f"cache 9\nactive_file 7\ntotal_inactive_file {GIB // 2}\ntotal_active_file {GIB // 4}\n",
         },
     )
     assert machine.usable_cores(tmp_path) == 3
     assert machine.memory_limit_bytes(tmp_path) == 2 * GIB
-    assert machine.memory_available_bytes(tmp_path) == 3 * GIB // 2
+    assert machine.memory_available_bytes(tmp_path) == 7 * GIB // 4
 
 
 @pytest.mark.parametrize(

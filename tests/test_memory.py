@@ -11,6 +11,7 @@ import pytest
 
 from workbench.measure import memory
 from workbench.measure.growth import Held, growth
+from workbench.measure.plan import floor_bytes
 from workbench.measure.watch import Output
 
 ROLLUP = """55d0-7ffd ---p 00000000 00:00 0    [rollup]
@@ -116,6 +117,7 @@ def test_a_peak_between_two_readings_shows_in_the_high_water_mark():
     process.stdin.flush()
     process.stdout.readline()
     assert 72 << 20 < memory.high_water_bytes([process.pid]) < 90 << 20
+    assert memory.high_water_bytes([process.pid], mapped_bytes=96 << 20) == 0
     process.kill()
     process.wait()
     process.stdin.close()
@@ -163,6 +165,27 @@ def test_workers_that_started_anew_are_compared_by_their_own_samples():
 def test_too_few_rounds_or_too_few_bytes_establish_nothing():
     assert not growth([held(10, 100), held(20, 100), held(60, 300)]).established
     assert not growth([held(10, 100), held(200, 100), held(9000, 109)]).established
+
+
+@pytest.mark.parametrize(
+    ("limit_file", "used_file"),
+    [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")],
+)
+def test_what_a_container_leaves_is_what_is_available(limit_file, used_file, tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 99999999 kB\nMemAvailable: 88888888 kB\n")
+    (tmp_path / limit_file).write_text(f"{4096 * MIB}\n")
+    (tmp_path / used_file).write_text(f"{3000 * MIB}\n")
+    assert memory.available_bytes(tmp_path) == 1096 * MIB
+    (tmp_path / limit_file).write_text(f"{1 << 62}\n")
+    assert memory.available_bytes(tmp_path) == 88_888_888 * 1024
+
+
+def test_a_small_container_keeps_less_free_than_a_large_machine():
+    gib = 1 << 30
+    assert [floor_bytes(total) for total in (0, gib, 8 * gib, 16 * gib, 64 * gib)] == [
+        gib, gib // 8, gib, gib, int(64 * gib * 0.05),
+    ]  # fmt: skip
 
 
 def test_output_keeps_its_beginning_and_its_end():

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tests import faulty
+from tests.scripted import probe_of
 from workbench.errors import ProbeError, SourceError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure import plan
+from workbench.measure.plan import limits_of
 from workbench.measure.trial import TrialPlan, TrialServer, measure
 
 QUICK = TrialPlan(
@@ -113,7 +117,12 @@ WORKER_FAULTS = {
     "raises": ("failed", "ValueError: sample is broken"),
     "raises_two_part": ("failed", "TwoPartError: shard-0007 gave no answer in 5 s"),
     "raises_unpicklable": ("timed_out", "hang"),
+    "runs_out_of_memory": ("over_memory", "MemoryError (/"),
+    "interrupted": ("failed", "ended in mid-epoch without an error (exit code 0)"),
+    "interrupts_everyone": ("ok", ""),
     "exits": ("failed", "exited with code 3"),
+    "ends_quietly": ("failed", "ended in mid-epoch without an error (exit code 0)"),
+    "leaves": ("failed", "exited with code 5"),
     "is_killed": ("killed", "SIGKILL"),
     "segfaults": ("failed", "SIGSEGV"),
     "aborts": ("failed", "SIGABRT"),
@@ -129,7 +138,8 @@ WORKER_FAULTS = {
 @pytest.mark.parametrize("fault", WORKER_FAULTS)
 def test_a_fault_in_a_worker_is_a_row_with_a_reason(fault, nothing_left):
     status, text = WORKER_FAULTS[fault]
-    run = run_one(faulty.make(fault, only_in_worker=True), TWO)
+    patience = 8 if "exit code 0" in text else 3  # torch looks for workers that ended so every 5 s
+    run = run_one(faulty.make(fault, only_in_worker=True), TWO, replace(QUICK, silence_seconds=patience))
     assert run.status == status, run
     assert text in run.reason
 
@@ -152,6 +162,42 @@ def test_a_fault_at_0_workers_after_the_first_batches_is_a_row_too(fault, nothin
     assert text in run.reason
 
 
+def test_a_batch_that_cannot_be_sent_is_a_hang_with_its_cause(nothing_left):
+    loader = DataLoader(faulty.Faulty(), batch_size=4, collate_fn=faulty.handles)
+    run = run_one(loader, TWO, replace(QUICK, silence_seconds=20))
+    assert run.status == "timed_out"
+    assert "could not pickle its batch" in run.reason and "OSError: a handle cannot be sent" in run.reason
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_a_started_worker_cannot_take_is_named_by_its_place(method, nothing_left):
+    run = run_one(faulty.holder, LoaderSettings(num_workers=1, multiprocessing_context=method))
+    assert run.status == "failed"
+    assert f"{method} has to pickle the loader and cannot: dataset.tools['lock']" in run.reason
+
+
+def test_a_loader_that_cannot_be_made_with_workers_is_a_row(nothing_left):
+    run = run_one(faulty.not_with_workers, LoaderSettings(num_workers=1))
+    assert run.status == "failed"
+    assert "FileNotFoundError: index.json" in run.reason and "faulty.py" in run.reason
+
+
+def test_a_loader_that_never_yields_ends_the_probe_at_its_deadline(monkeypatch, nothing_left):
+    monkeypatch.setattr(plan, "PROBE_SECONDS", 2.0)
+    said = "hang at batch 1: nothing came for 2 s"
+    with TrialServer(DataLoader(faulty.HangsAtStart())) as server, pytest.raises(ProbeError, match=said):
+        server.probe()
+    assert marked_processes(server._marker) == []
+
+
+@pytest.mark.parametrize("nothing", [[], None, torch.zeros(0, 3)])
+def test_batches_without_samples_have_no_rate(nothing):
+    loader = DataLoader(faulty.Faulty(), batch_size=4, collate_fn=lambda samples: nothing)
+    result = measure(loader, LoaderSettings(num_workers=1), starts=1, measure_seconds=0.1)
+    assert (result.status, result.samples_per_second) == ("failed", None)
+    assert "no sample could be counted" in result.reason and "samples_per_batch" in result.reason
+
+
 def test_an_error_reads_the_same_at_0_and_2_workers_and_names_the_users_line():
     with TrialServer(faulty.make("raises_two_part")) as server:
         zero, two = server.run(ZERO, QUICK), server.run(TWO, QUICK)
@@ -159,6 +205,42 @@ def test_an_error_reads_the_same_at_0_and_2_workers_and_names_the_users_line():
     assert zero.reason == two.reason
     assert "faulty.py" in zero.reason and "in raises_two_part" in zero.reason
     assert any("worker" in note for note in two.notes)
+
+
+CELLS = (
+    "import sys, torch\nfrom torch.utils.data import DataLoader, Dataset",
+    "class Rows(Dataset):\n"
+    "    def __len__(self):\n"
+    "        return 4000\n"
+    "    def __getitem__(self, index):\n"
+    "        return torch.tensor(float(index)) if index < 60 else self.missing[index]\n",
+    "from workbench.loaders.settings import LoaderSettings\n"
+    "from workbench.measure.trial import TrialPlan, TrialServer\n"
+    "with TrialServer(DataLoader(Rows(), batch_size=4, collate_fn=lambda rows: rows)) as server:\n"
+    "    for workers in (0, 1):\n"
+    "        run = server.run(LoaderSettings(num_workers=workers), TrialPlan(measure_seconds=0.2))\n"
+    "        print(run.reason)\n"
+    "print('self.missing[index]' in run.traceback_text)\n"
+    "print(server.probe().pickle_problems['spawn'])\n",
+)
+NOTEBOOK = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for cell in {cells!r}:
+    shell.run_cell(cell, store_history=True).raise_error()
+"""
+
+
+def test_an_error_of_a_class_from_a_notebook_is_told_by_its_cell_and_line():
+    root = str(Path(__file__).parents[1])
+    code = NOTEBOOK.format(cells=CELLS)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, timeout=120)
+    assert done.returncode == 0, done.stderr
+    zero, one, quoted, problem = done.stdout.strip().splitlines()[-4:]
+
+    assert "'Rows' object has no attribute 'missing' (In[2], line 5, in __getitem__)" in zero
+    assert one == zero and quoted == "True"
+    assert problem.startswith("dataset: class Rows lives in __main__")
 
 
 def test_100_mb_of_output_are_drained_and_capped():
@@ -209,12 +291,24 @@ class Endless(IterableDataset):
             value += 1
 
 
-def test_an_endless_stream_is_measured_and_has_no_epoch():
+def test_an_endless_stream_is_measured_and_has_neither_an_epoch_nor_an_edge():
     with TrialServer(DataLoader(Endless(), batch_size=12)) as server:
-        assert server.probe().epoch_batches is None
-        run = server.run(ZERO, QUICK)
-    assert run.status == "ok"
-    assert {w.samples / w.batches for w in run.windows} == {12}
+        assert (server.probe().epoch_batches, server.probe().epoch_ends) == (None, False)
+        runs = [server.run(settings, QUICK) for settings in (ZERO, LoaderSettings(num_workers=1))]
+    for run in runs:
+        assert (run.status, run.epoch_edge_seconds) == ("ok", None)
+        assert {w.samples / w.batches for w in run.windows} == {12}
+
+
+class Long(Endless):
+    def __len__(self):
+        return 10**9
+
+
+def test_a_stream_too_long_to_be_seen_through_has_an_edge_where_it_states_its_length():
+    with TrialServer(DataLoader(Long(), batch_size=12)) as server:
+        assert (server.probe().epoch_batches, server.probe().epoch_ends) == (None, True)
+        assert server.run(LoaderSettings(num_workers=1), QUICK).epoch_edge_seconds > 0
 
 
 def test_an_epoch_shorter_than_the_warm_up_is_measured_in_whole_epochs():
@@ -223,6 +317,16 @@ def test_an_epoch_shorter_than_the_warm_up_is_measured_in_whole_epochs():
         run = server.run(LoaderSettings(num_workers=1, persistent_workers=True), QUICK)
     assert (run.status, run.mode) == ("ok", "epochs")
     assert all(w.batches % 3 == 0 and w.samples == 16 * w.batches for w in run.windows)
+
+
+@pytest.mark.parametrize("settings", [ZERO, TWO])
+def test_slow_batches_get_the_time_that_a_run_of_them_needs(settings):
+    """At 10 s a batch, the first, two rounds of warm-up and drain, and one window alone are a minute."""
+    limits = limits_of(TrialPlan(), settings, probe_of(batch_seconds=10.0), cores=2)
+
+    assert limits["deadline_seconds"] >= 120 and limits["silence_seconds"] >= 300
+    assert limits_of(TrialPlan(), settings, probe_of(batch_seconds=0.01), cores=2)["deadline_seconds"] == 60
+    assert limits_of(TrialPlan(deadline_seconds=5), settings, probe_of(), cores=2)["deadline_seconds"] == 5
 
 
 def test_cancel_ends_the_running_trial_and_the_next_one_runs(nothing_left):
@@ -239,6 +343,7 @@ KERNEL = """
 import sys, time
 sys.path.insert(0, {root!r})
 from tests import faulty
+from tests.scripted import probe_of
 from workbench.measure.trial import TrialServer, TrialPlan
 from workbench.loaders.settings import LoaderSettings
 server = TrialServer(faulty.make())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -14,6 +16,16 @@ from workbench.measure.verdicts import judge, make_run, overhead, project, repea
 LIMITS = {"deadline_seconds": 60, "silence_seconds": 15, "memory_bytes": 4 << 30, "floor_bytes": 1 << 30}
 WINDOW = {"at_seconds": 0.0, "seconds": 0.5, "batches": 10, "samples": 40, "foreign_cores": 0.0}
 TWO = LoaderSettings(num_workers=2)
+LIBRARY = os.path.join(sysconfig.get_path("stdlib"), "ctypes", "__init__.py")
+CRASHED = f"""Fatal Python error: Segmentation fault
+
+Current thread 0x00007f (most recent call first):
+  File "{LIBRARY}", line 519 in string_at
+  File "/home/me/data.py", line 9 in read
+  File "/home/me/data.py", line 5 in __getitem__
+
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 40)
+"""
 WRONG = {"status": "wrong_data", "reason": "lost"}
 
 
@@ -30,13 +42,25 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
     [
         (seen("finished", done={}, windows=[WINDOW]), "ok", ""),
         (seen("finished", done={}, windows=[]), "failed", "nothing could be measured in 10 batches"),
+        (seen("finished", done={}, windows=[WINDOW | {"samples": 0}]), "failed", "no sample could be counted in 10"),
         (seen("finished", done={"check": WRONG}, windows=[WINDOW]), "wrong_data", "lost"),
         (seen("finished", error=error("KeyError", "'a'", worker=1)), "failed", "KeyError: 'a' (user.py:7 in f)"),
         (seen("finished", error=error("OSError", "x", exit_codes={"0": -9})), "killed", "0 was killed (SIGKILL)"),
         (seen("finished", error=error("OSError", "", exit_codes={"1": -7})), "failed", "SIGBUS"),
         (seen("finished", error=error("RuntimeError", "x", exit_codes={"1": 7})), "failed", "exited with code 7"),
         (seen("finished", error=error("ValueError", "x", worker=0, exit_codes={"1": -15})), "failed", "ValueError: x"),
-        (seen("finished", error=error("MemoryError", "")), "over_memory", "fewer workers"),
+        (seen("finished", error=error("MemoryError", "")), "over_memory", "MemoryError (user.py:7 in f); use fewer"),
+        (
+            seen("finished", error=error("FileNotFoundError", "", line="", ended_workers=[1])),
+            "failed",
+            "worker 1 ended in mid-epoch without an error (exit code 0)",
+        ),
+        (seen("finished", error=error("FileNotFoundError", "x", ended_workers=[1])), "failed", "FileNotFoundError: x"),
+        (
+            seen("finished", error=error("TypeError", "cannot pickle 'lock'", unsendable="dataset.lock (TypeError)")),
+            "failed",
+            "has to pickle the loader and cannot: dataset.lock (TypeError)",
+        ),
         (seen("finished", error=error("RuntimeError", "unable to allocate shared memory(shm)")), "failed", "/dev/shm"),
         (seen("finished", error=error("OSError", "[Errno 24] Too many open files")), "failed", "ulimit"),
         (
@@ -52,6 +76,7 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
             "copy in the training loop",
         ),
         (seen("exited", exit_code=-11), "failed", "the trial's process crashed (SIGSEGV)"),
+        (seen("exited", exit_code=-11, output=CRASHED), "failed", "in native code, called from /home/me/data.py:9"),
         (seen("exited", exit_code=-9, memory={"peak_pss_bytes": 3 << 30}), "killed", "last seen at 3"),
         (seen("exited", exit_code=7), "failed", "exited with code 7"),
         (seen("memory", memory={"peak_pss_bytes": 5 << 30}), "over_memory", "over the limit of 4"),
@@ -61,6 +86,11 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
         (seen("silence", silent_seconds=15.2), "timed_out", "hang at batch 11: nothing came for 15 s"),
         (seen("silence", batches=0, silent_seconds=15), "timed_out", "'spawn' or 'forkserver'"),
         (seen("silence", output="OSError: [Errno 24] Too many open files"), "timed_out", "ran out of open files"),
+        (
+            seen("silence", output='  File "queues.py", line 244, in _feed\nRuntimeError: a handle cannot be sent'),
+            "timed_out",
+            "could not pickle its batch or its exception, which torch waits for for ever; its last line of output:",
+        ),
         (seen("silence", output="PicklingError: f"), "timed_out", "could not pickle"),
         (seen("deadline", silent_seconds=0.1), "timed_out", "not done after 60 s, in phase measure"),
         (seen("deadline", silent_seconds=0.1, phase="epoch edge", windows=[WINDOW]), "ok", ""),
@@ -83,6 +113,12 @@ def test_a_pool_of_threads_in_every_worker_is_oversubscription_and_the_loaders_o
 
     assert notes(3) == ()
     assert "2 workers x 6 busy threads on 2 cores (20 threads in all)" in notes(6)[0]
+
+
+def test_a_rate_that_falls_within_a_start_is_told():
+    falling = [WINDOW | {"samples": samples} for samples in (40, 40, 40, 40, 10, 10, 10, 10)]
+    run = make_run(TWO, seen("finished", done={}, windows=falling), LIMITS, cores=2, started_at=0.0, cold=False)
+    assert "not steady: the rate fell from 80 to 20 samples/s" in run.notes[0]
 
 
 def test_the_same_warning_is_shown_once_with_a_count():

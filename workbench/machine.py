@@ -83,7 +83,8 @@ def memory_limit_bytes(root: str | Path = "/") -> int | None:
 def memory_available_bytes(root: str | Path = "/") -> int | None:
     """Memory that can be taken now without swapping or reaching a cgroup limit; None if unknown.
 
-    Page cache that the kernel gives back when asked (`inactive_file`) counts as free, as it does in `MemAvailable`.
+    Page cache (`active_file` and `inactive_file`), which the kernel gives back when asked, counts as free, as it does in
+    `MemAvailable`.
     """
     root = Path(root)
     free = [group.limit - group.used for group in _memory_groups(root) if group.used is not None]
@@ -226,15 +227,15 @@ def _cpu_quotas(root: Path) -> Iterator[float]:
 def _memory_groups(root: Path) -> Iterator[_MemoryGroup]:
     for folder in _group_folders(root, "memory"):
         for limit_file, used_file, cache in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+            ("memory.max", "memory.current", "(?:in)?active_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_(?:in)?active_file"),
         ):
             limit = _integer(_read(folder / limit_file))
             if limit is None or not 0 < limit < NO_LIMIT_BYTES:
                 continue
             used = _integer(_read(folder / used_file))
-            found = re.search(rf"^{cache} (\d+)$", _read(folder / "memory.stat") or "", re.MULTILINE)
-            yield _MemoryGroup(limit, None if used is None else max(0, used - (int(found[1]) if found else 0)))
+            spare = sum(map(int, re.findall(rf"^{cache} (\d+)$", _read(folder / "memory.stat") or "", re.MULTILINE)))
+            yield _MemoryGroup(limit, None if used is None else max(0, used - spare))
 
 
 def _group_folders(root: Path, controller: str) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from typing import IO, Any, ClassVar
 import cloudpickle
 
 from workbench.errors import SourceError
+from workbench.loaders import cells
 from workbench.loaders.unpicklable import CountingSink, culprit, pickle_problem, remember_main_file, why_not_by_value
 
 __all__ = ["ShipReport", "install_by_value_pickling", "load", "pickle_problem", "publish", "ship"]
@@ -50,14 +51,27 @@ class ShipReport:
 
 
 class ByValuePickler(cloudpickle.CloudPickler):
-    """CloudPickler that remembers which classes and functions of `__main__` it wrote by value."""
+    """CloudPickler that remembers which classes and functions of `__main__` it wrote by value, and where code is from.
+
+    Attributes:
+        cells: Lines of the notebook cells whose code was written, by the name of the cell.
+    """
 
     def __init__(self, file: IO[bytes], protocol: int | None = None) -> None:
         super().__init__(file, protocol=protocol)
         self.by_value: dict[int, type | types.FunctionType] = {}
+        self.cells: dict[str, list[str]] = {}
 
     def reducer_override(self, obj: Any) -> Any:
-        """As in CloudPickler; also notes functions and classes that are written by value."""
+        """As in CloudPickler; also notes functions and classes that are written by value.
+
+        CloudPickler leaves out the file that code comes from, without which an error could not be shown with its line.
+        """
+        if isinstance(obj, types.CodeType):
+            name = cells.origin(obj)
+            if cells.is_cell(name):
+                self.cells[name] = cells.lines_of(obj)
+            return cells.with_origin, (name, *self.dispatch_table[types.CodeType](obj)[:2])
         reduced = super().reducer_override(obj)
         if (
             reduced is not NotImplemented
@@ -105,6 +119,7 @@ def ship(source: Any, step: Callable | None, file: IO[bytes]) -> ShipReport:
             pickler.dump_published((source, step))
         except Exception as error:
             raise _cannot_ship(source, step, error) from error
+        pickle.dump(pickler.cells, file)
         written = file.tell() - start
         dragged = _dragged_globals(pickler) if written > LARGE_BYTES else ()
     used = sorted({o.__module__ for o in pickler.by_value.values()} & {m.__name__ for m in only_here})
@@ -120,6 +135,7 @@ def load(file: IO[bytes]) -> tuple[Any, Callable | None]:
     _adopt(pickle.load(file))
     try:
         source, step = pickle.load(file)
+        cells.show_lines(pickle.load(file))
     except Exception as error:
         raise SourceError(
             f"the loader could not be unpacked in the trial process ({type(error).__name__}: {error}); "

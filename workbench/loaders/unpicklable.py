@@ -62,6 +62,15 @@ def pickle_problem(loader: Any, method: str) -> str | None:
     return None
 
 
+def unsendable_part(loader: Any) -> str:
+    """Which part of a loader no started process can take, as "dataset.lock (TypeError: ...)"; empty where none is."""
+    for name in WORKER_PARTS:
+        found = culprit(getattr(loader, name, None), name, why_not_by_value)
+        if found is not None:
+            return f"{found[0]} ({found[2]})"
+    return ""
+
+
 def culprit(obj: Any, path: str, attempt: Callable[[Any], str | None]) -> tuple[str, Any, str] | None:
     """The innermost part of `obj` for which `attempt` gives a reason: (its path, the part, the reason); None if none.
 

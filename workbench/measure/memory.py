@@ -16,6 +16,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench import machine
+
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 SHM_DIRECTORY = "/dev/shm"
@@ -193,13 +195,19 @@ def torch_shm_names(pids: set[int]) -> list[str]:
     return found
 
 
-def high_water_bytes(pids: list[int]) -> int:
-    """Sum over processes of how far each one's peak RSS lies above its RSS now: memory that came and went."""
+def high_water_bytes(pids: list[int], mapped_bytes: int = 0) -> int:
+    """Sum over processes of how far each one's peak RSS lies above its RSS now: memory that came and went.
+
+    Args:
+        pids: Processes.
+        mapped_bytes: Shared memory that any one of them may have mapped meanwhile; it is counted elsewhere.
+    """
     total = 0
     for pid in pids:
         fields = dict(line.split(":", 1) for line in _text(f"/proc/{pid}/status").splitlines() if line.startswith("Vm"))
         if "VmHWM" in fields and "VmRSS" in fields:
-            total += max(0, int(fields["VmHWM"].split()[0]) - int(fields["VmRSS"].split()[0])) * 1024
+            above = (int(fields["VmHWM"].split()[0]) - int(fields["VmRSS"].split()[0])) * 1024
+            total += max(0, above - mapped_bytes)
     return total
 
 
@@ -212,10 +220,9 @@ def reset_high_water(pids: list[int]) -> None:
             continue
 
 
-def available_bytes() -> int | None:
-    """Memory that the machine could still give without swapping (MemAvailable), or None where it is not stated."""
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    return int(match.group(1)) * 1024 if match else None
+def available_bytes(root: str | Path = "/") -> int | None:
+    """Memory that can still be taken: the machine's, or what the tightest cgroup leaves, whichever is less."""
+    return machine.memory_available_bytes(root)
 
 
 def is_helper(pid: int) -> bool:

@@ -140,6 +140,7 @@ class _Look:
             current=source.current,
             notes=_rank_note(self._loader),
             manifest_digest=manifest_digest(self._loader),
+            epoch_ends=batches is not None or _states_a_length(self._loader),
         )
 
     def _epoch(self) -> tuple[int | None, int | None]:
@@ -154,6 +155,13 @@ class _Look:
         with contextlib.suppress(Exception):
             samples = len(self._loader.sampler) if self._hint else None
         return batches, samples
+
+
+def _states_a_length(loader: Any) -> bool:
+    try:
+        return len(loader) >= 0
+    except Exception:  # TypeError where there is none; the user's own __len__ may raise anything
+        return False
 
 
 def _batch_size(loader: Any) -> int | None:

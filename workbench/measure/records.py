@@ -107,6 +107,8 @@ class Probe:
         current: The loader's own settings, as the trial process saw them.
         notes: Sentences worth showing once a sweep.
         manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
+        epoch_ends: Whether an epoch is known to end, since its end was seen or a length is stated. An endless stream
+            cannot be told from one that is long and states no length.
     """
 
     samples_per_batch: int | None
@@ -125,6 +127,7 @@ class Probe:
     current: LoaderSettings | None = None
     notes: tuple[str, ...] = ()
     manifest_digest: str | None = None
+    epoch_ends: bool = True
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,8 @@ class TrialRun:
         windows: Steady-state stretches, oldest first.
         mode: "steady" (windows inside an epoch) or "epochs" (whole epochs, restart included, when epochs are short).
         first_batch_seconds: From asking for an iterator to holding the first batch.
-        epoch_edge_seconds: From the last batch of an epoch to the first of the next.
+        epoch_edge_seconds: From the last batch of an epoch to the first of the next; None where no epoch is known to
+            end.
         shutdown_seconds: From the end of measuring to the last worker gone.
         batch_seconds_p50: Median time between batches inside the windows.
         batch_seconds_p95: 95th percentile of the same.

@@ -8,8 +8,10 @@ from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
+from workbench.measure.failures import crash_line
 from workbench.measure.records import Memory, TrialRun, Window
 from workbench.measure.statistics import used_windows
+from workbench.measure.steadiness import why_not_steady
 
 _CRASHES = {"SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"}
 _AFTER_MEASURING = ("epoch edge", "shutdown", "data check")
@@ -30,16 +32,19 @@ _PICKLE_TEXTS = (
     "Can't get attribute",
     "Can't get local",
 )
+_FEEDER_TEXT = ", in _feed"  # of multiprocessing's queues: the thread that sends a batch prints why it could not
 _OWN_WARNINGS = ("resource_tracker: There appear to be", "This DataLoader will create")
 """Warnings about what the tuner itself does: ending processes, and trying more workers than cores."""
 _CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
 
 SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer workers or a smaller prefetch_factor"
 MEMORY_ADVICE = "use fewer workers or a smaller prefetch_factor"
+COUNT_ADVICE = "see that collate_fn returns what it should, or say how many samples a batch holds (samples_per_batch)"
 GROWTH_ADVICE = {
     "copy-on-write": "forked workers copy pages of plain Python objects as they touch them; keep those in arrays",
     "anonymous": "something keeps what it has read, such as a cache without a bound or itertools.cycle",
 }
+ENDED_QUIETLY = "without an error (exit code 0), and its batches are lost: look for os._exit(0) or a KeyboardInterrupt"
 DESCRIPTOR_ADVICE = (
     "put many small tensors into one, raise the limit (ulimit -n), or share by file_system "
     "(torch.multiprocessing.set_sharing_strategy)"
@@ -81,6 +86,7 @@ def make_run(
     windows = tuple(Window(**w) for w in verdict.get("windows", ()))
     check = done.get("check") or {}
     notes = [*check.get("notes", ()), *_notes(settings, verdict, cores), *_growth_note(memory)]
+    notes += [note] if (note := why_not_steady(windows, cores)) else []
     if error.get("worker") is not None:
         notes.append(f"raised in worker {error['worker']}")
     return TrialRun(
@@ -171,14 +177,18 @@ def _judge_done(verdict: dict[str, Any]) -> tuple[str, str]:
     check = verdict["done"].get("check") or {}
     if check.get("status") == "wrong_data":
         return "wrong_data", check["reason"]
-    if not verdict.get("windows"):
+    windows = verdict.get("windows")
+    if not windows:
         return "failed", f"nothing could be measured in {verdict.get('batches', 0)} batches"
+    if not any(window["samples"] for window in windows):
+        return "failed", f"no sample could be counted in {verdict.get('batches', 0)} batches; {COUNT_ADVICE}"
     return "ok", ""
 
 
 def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str, str]:
     error = verdict["error"]
-    text = f"{error['type']}: {error['message']}" + (f" ({error['line']})" if error["line"] else "")
+    text = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+    text += f" ({error['line']})" if error["line"] else ""
     text += f", in {error['position']}" if error.get("position") else ""
     everything = text + error["traceback"] + verdict.get("output", "")
     codes = {worker: code for worker, code in error.get("exit_codes", {}).items() if error.get("worker") is None}
@@ -190,6 +200,8 @@ def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str
     if codes:
         worker, code = next(iter(codes.items()))
         return _judge_death(code, f"worker {worker}", verdict)
+    if error.get("ended_workers") and not error["line"] and error["type"] in (*_TRANSPORT_ERRORS, "FileNotFoundError"):
+        return "failed", f"worker {error['ended_workers'][0]} ended in mid-epoch {ENDED_QUIETLY}"
     if error["type"] == "MemoryError":
         return "over_memory", f"{text}; {MEMORY_ADVICE}"
     if any(part in everything for part in _CUDA_TEXTS):
@@ -199,7 +211,8 @@ def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str
         )
     if any(part in text for part in _PICKLE_TEXTS):
         method = settings.multiprocessing_context or "the start method"
-        return "failed", f"{method} has to pickle the loader and cannot: {text}; move it to module level, or use fork"
+        part = error.get("unsendable") or text
+        return "failed", f"{method} has to pickle the loader and cannot: {part}; make it in the worker, or use fork"
     if error.get("empty"):
         return "failed", error["message"]
     hint = "; give a collate_fn that pads" if "equal size" in text or "resize storage" in text else ""
@@ -214,7 +227,9 @@ def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[s
     if name == "SIGBUS":
         return "failed", f"{who} died of SIGBUS: shared memory is full; {SHM_ADVICE}"
     if name in _CRASHES:
-        return "failed", f"{who} crashed ({name}) in native code; {_tail(verdict)}".rstrip("; ")
+        line = crash_line(verdict.get("output", ""))
+        where = f", called from {line}" if line else f"; {_tail(verdict)}".rstrip("; ")
+        return "failed", f"{who} crashed ({name}) in native code{where}"
     if name == "SIGKILL":
         memory = verdict.get("memory", {})
         peak = memory.get("peak_pss_bytes") or memory.get("peak_rss_bytes")
@@ -258,7 +273,7 @@ def _hang_reason(settings: LoaderSettings, verdict: dict[str, Any], limits: dict
     batches, output = verdict.get("batches", 0), verdict.get("output", "")
     if any(part in output for part in _DESCRIPTOR_TEXTS):
         return f"hang: a worker ran out of open files and its batch was lost; {DESCRIPTOR_ADVICE}"
-    if any(part in output for part in _PICKLE_TEXTS):
+    if any(part in output for part in (*_PICKLE_TEXTS, _FEEDER_TEXT)):
         return "hang: a worker could not pickle its batch or its exception, which torch waits for for ever; " + _tail(
             verdict
         )

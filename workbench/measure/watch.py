@@ -27,7 +27,9 @@ STARTS_OF_SILENCE = 4.0
 """A silence is no hang before it lasts this many times what starting the loader took: an epoch may start it anew."""
 CLUE_SILENCE_SECONDS = 3.0
 """Silence after which a trial is given up whose output already says why its next batch will never come."""
-CLUES = (b"Too many open files", b"PicklingError", b"cannot pickle", b"Can't pickle", b"can't pickle")
+CLUES = (b"Too many open files", b"PicklingError", b"cannot pickle", b"Can't pickle", b"can't pickle", b", in _feed\n")
+BATCHES_MAPPED = 2
+"""Batches that one process has mapped at once at most: the one that it hands over or holds, and the next."""
 SHM_EVERY_SECONDS = 0.5
 """How often descriptors are scanned for shared memory while the clock runs."""
 BUSY_PATIENCE = 2.0
@@ -69,7 +71,7 @@ class Watch:
 
     Args:
         limits: `deadline_seconds`, `silence_seconds`, `memory_bytes` (None: no ceiling), `floor_bytes` (machine
-            memory that must stay available), `measure_seconds`, `max_measure_seconds`, `precision`.
+            memory that must stay available), `batch_bytes`, `measure_seconds`, `max_measure_seconds`, `precision`.
         cores: Cores that the trial may use.
         temporary: The trial's temporary folder.
     """
@@ -257,10 +259,11 @@ class Watch:
         """
         begun = time.thread_time()
         cost = memory.exact_cost(pids, server)
-        if self._base is not None or self._costs:
-            # What came and went since the last exact reading, had it been private memory.
-            swing = max(0, self._rss_since_cost - cost.rss_bytes)
-            self._peak_between = max(self._peak_between, cost.cost_bytes + swing)
+        # What came and went since the last exact reading, had it been private memory.
+        swing = max(0, self._rss_since_cost - cost.rss_bytes) if self._base is not None or self._costs else 0
+        spikes = memory.high_water_bytes(pids, BATCHES_MAPPED * self._limits["batch_bytes"])
+        memory.reset_high_water(pids)
+        self._peak_between = max(self._peak_between, cost.cost_bytes + max(swing, spikes))
         self._rss_since_cost = 0
         rounds = taken["batches"] / max(1, taken["workers"])
         held = Held(

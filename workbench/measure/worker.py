@@ -41,7 +41,7 @@ def run(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> int:
         return 0
     except BaseException as error:  # whatever the user's code raises is a result
         _ignore_children()
-        channel.send(error=describe_error(error, channel.workers))
+        channel.send(error=describe_error(error, channel.workers, getattr(channel.stream, "loader", None)))
         return 1
 
 
