@@ -301,6 +301,16 @@ def test_where_batches_are_formed_or_read_in_a_way_nobody_ran_nothing_is_predict
     assert "Not predicted: 2 workers, prefetch 2 (4 batches in flight), whole batches on the worker." in repr(found)
 
 
+def test_threads_in_a_worker_are_predicted_only_where_some_settings_had_as_many():
+    ran = [at(0), at(1), at(2), at(1, worker_threads=1)]
+
+    found = forecast(sweep(DECODING, ran), settings=[at(4), at(4, worker_threads=1), at(4, worker_threads=2)])
+
+    known = {one.settings.worker_threads for one in found.predictions if one.samples_per_second}
+    assert known == {None, 1}
+    assert "Not predicted: 4 workers, prefetch 2 (8 batches in flight), 2 threads a worker." in found.explanation
+
+
 def two_layouts() -> Results:
     """Current layout "files" at the pace of WAITING, "tar" at that of DECODING; a probe that saw files."""
     files, tar = (sweep(p, ran).trials for p, ran in ((WAITING, [at(0), at(1), at(2)]), (DECODING, [at(1), at(2)])))

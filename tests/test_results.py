@@ -404,3 +404,11 @@ def test_defaults_that_failed_are_not_predicted():
     found = trials({W1: around(100), W2: around(200)}) + tuple(trials_of([broken], 4).values())
 
     assert "PyTorch's defaults" not in results(found, current=W1).recommendation
+
+
+def test_where_no_workers_were_tried_they_are_what_would_help_next():
+    alone = results(trials({W0: around(100), LoaderSettings(batch_size=8): around(50)})).recommendation
+
+    assert "What binds: the training process, which loads every batch itself" in alone
+    assert "What would help next: worker processes." in alone
+    assert "the training process" not in results(trials({W0: around(100), W1: around(50)})).recommendation

@@ -24,10 +24,13 @@ _LEFT_OUT = "not run: {}; strategy='grid' measures every settings."
 def binding_words(results: Results) -> list[str]:
     """What binds the recommended settings of a sweep and what would help next, by a model of its trials.
 
-    Empty where the trials cannot tell, or where no workers are best, which has reasons of its own.
+    Empty where the trials cannot tell, or where no workers are best after some were tried, which has reasons of its
+    own.
     """
     best = results.best
     known = [trial for trial in results.trials if counts(trial)]
+    if best is not None and not any(trial.settings.num_workers for trial in results.trials):
+        return [said_of("alone", {"alone": 1.0})]
     if best is None or not best.num_workers or len(known) < 2:
         return []
     here, paced = float(results.machine.get("usable_cores") or 1), bool(results.options.get("step"))

@@ -43,11 +43,12 @@ class Model:
         return known[0] * math.exp(_near(settings, self.residuals)), known[1]
 
     def tells_of(self, settings: LoaderSettings) -> bool:
-        """Whether batches are formed under these settings as in one that was run; else what they cost is unknown.
+        """Whether batches are formed, on as many threads, as in settings that were run; else what they cost is unknown.
 
         The layout is not looked at: `models_of` fits each to its own trials.
         """
-        return any(one.batch_on_worker == settings.batch_on_worker for one in self.residuals)
+        formed = {(one.batch_on_worker, one.worker_threads) for one in self.residuals}
+        return (settings.batch_on_worker, settings.worker_threads) in formed
 
     def samples_per_second(self, settings: LoaderSettings) -> float | None:
         """The bare bound in samples, also for another batch size; None when nothing is known."""
