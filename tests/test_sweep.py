@@ -457,6 +457,33 @@ def test_a_sweep_killed_with_its_process_resumes_from_the_last_saved_run(sweep, 
     assert results.ending == "finished"
 
 
+def test_a_store_that_cannot_grow_ends_the_sweep_in_one_sentence_and_what_was_saved_goes_on(sweep, tmp_path):
+    code = (
+        "import resource, sys\n"
+        "from tests.scripted import ScriptedServer, factory\n"
+        "from tests.test_sweep import SPACE, by_workers\n"
+        "from workbench.errors import StoreError\n"
+        "from workbench.tuning.sweep import Sweep\n"
+        "def fill(settings):\n"
+        "    if len(server.starts) == 6: resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, 120_000))\n"
+        "server = ScriptedServer(by_workers, spread=0.3, before_run=fill)\n"
+        "try:\n"
+        "    Sweep(factory, SPACE, 'grid', store=sys.argv[1], name='mine', server_factory=server).run(progress=False)\n"
+        "except StoreError as error:\n"
+        "    print(error)\n"
+    )
+    full = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s.db")], capture_output=True, text=True)
+    assert "s.db cannot be" in full.stdout and "check the disk" in full.stdout and full.stderr == ""
+    left = sum(len(trial.runs) for trial in load_results(tmp_path / "s.db").trials)
+    assert left >= 5
+
+    server = ScriptedServer(by_workers, spread=0.3)
+    results = sweep(server, name="mine").run(resume=True, progress=False)
+
+    assert results.ending == "finished"
+    assert sum(len(trial.runs) for trial in results.trials) == left + len(server.starts)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
