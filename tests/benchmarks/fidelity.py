@@ -65,9 +65,11 @@ LOADERS: dict[str, tuple[Any, LoaderSettings]] = {
 
 def plain_loop(name: str) -> None:
     """In a process of its own: for each line on stdin, one plain loop over a fresh loader, its rate on stdout."""
-    factory, settings = LOADERS[name]
+    factory = LOADERS[name][0]
     for line in sys.stdin:
-        torch.manual_seed(int(line))
+        seed, knobs = json.loads(line)
+        settings = LoaderSettings.from_dict(knobs)
+        torch.manual_seed(seed)
         print(_plain_rate(factory(**settings.loader_kwargs()), settings), flush=True)
 
 
@@ -115,10 +117,10 @@ class PlainLoop:
             text=True,
         )
 
-    def rate(self, seed: int) -> float:
+    def rate(self, seed: int, settings: LoaderSettings) -> float:
         """Samples per second of one plain loop."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"{seed}\n")
+        self._process.stdin.write(json.dumps([seed, settings.as_dict()]) + "\n")
         self._process.stdin.flush()
         return float(self._process.stdout.readline())
 
@@ -157,7 +159,7 @@ def repeats_of(name: str, first: int, end: int) -> Iterator[Repeat]:
         with TrialServer(factory) as server:
             server.probe()
             for repeat in range(first, end):
-                rate = plain.rate(repeat)
+                rate = plain.rate(repeat, settings)
                 runs = [server.run(settings, _plan(repeat * STARTS + start)) for start in range(STARTS)]
                 yield Repeat(name, server.cores, rate, tuple(runs))
     finally:
