@@ -13,6 +13,7 @@ import yaml
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tests.scripted import ScriptedServer, factory, run_of
+from workbench.cli import checking
 from workbench.cli.arguments import knob_values
 from workbench.errors import SettingsError, SourceError
 from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
@@ -271,6 +272,17 @@ def test_the_command_line_writes_them_as_words():
         "sharing_strategy": [None, "file_system"],
         "non_blocking": [False, True],
     }
+
+
+def test_a_check_in_which_no_step_runs_leaves_the_steps_knob_out(monkeypatch):
+    server = ScriptedServer(lambda one: 100.0)
+    server.source, server.cores = LoaderSource.of(factory), 2
+    monkeypatch.setattr("workbench.measure.trial.TrialServer", lambda loader: server)
+
+    exported, current = checking._measured_in_turns("loader.py:make", LoaderSettings(1, non_blocking=True), 2, None)
+
+    assert exported.settings == LoaderSettings(1) and current.settings == LoaderSettings()
+    assert set(server.starts) == {LoaderSettings(1), LoaderSettings()}
 
 
 def test_the_panel_offers_what_the_loader_and_the_step_can_be_told():

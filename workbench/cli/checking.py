@@ -88,6 +88,7 @@ def _measured_in_turns(
     runs = []
     with TrialServer(loader) as server:
         current = server.source.current or server.probe().current or LoaderSettings()
+        exported = exported.replaced(non_blocking=None)  # the training step's own, and none runs here
         if not machine.accelerator().pins:  # pinning means nothing here, so it makes no difference
             exported, current = exported.replaced(pin_memory=False), current.replaced(pin_memory=False)
         pending = list(dict.fromkeys((exported, current)))

@@ -67,9 +67,9 @@ class SearchSpace:
     def for_machine(cls, cores: int | None = None) -> SearchSpace:
         """A space for when nothing is known: at most 17 settings around the cores this process may use.
 
-        Threads in a worker and the sharing strategy are left out: torch gives each worker one thread, and either
-        strategy hands a batch over at the same pace. Where workers crowd the cores with threads of their own, the
-        recommendation says so and names the space to try.
+        Threads in a worker and the sharing strategy are left out: torch gives each worker one thread, and a strategy
+        is chosen for what the system allows (open descriptors, names in /dev/shm) more than for speed. Where workers
+        crowd the cores with threads of their own, the recommendation says so and names the values to try.
 
         Args:
             cores: Usable cores; None asks `machine.usable_cores`.
