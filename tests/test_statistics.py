@@ -23,6 +23,10 @@ def start(rates: list[float], foreign: float | None = 0.0, status: str = "ok") -
     return TrialRun(SETTINGS, status, windows=windows(rates, foreign))
 
 
+def with_method_error(half_width: float) -> float:
+    return math.hypot(half_width, 1.96 * st.METHOD_ERROR)
+
+
 @pytest.mark.parametrize(("df", "value"), [(1, 12.706), (4, 2.776), (30, 2.042), (60, 2.000), (1e9, 1.960)])
 def test_student_quantiles(df, value):
     assert st.t975(df) == pytest.approx(value, abs=0.002)
@@ -54,15 +58,17 @@ def test_one_start_with_a_spread_known_from_others_is_wider_than_in_run():
     alone = st.estimate_rate([start([100, 101, 99, 100])])
     informed = st.estimate_rate([start([100, 101, 99, 100])], st.Spread(0.05, 10))
     assert not informed.in_run_only
-    assert informed.half_width == pytest.approx(st.t975(3) * 0.05)
+    assert informed.half_width == pytest.approx(with_method_error(st.t975(3) * 0.05))
     assert informed.half_width > alone.half_width
 
 
 def test_starts_that_agree_by_chance_are_moderated_by_the_spread_of_the_sweep():
     twins = [start([100, 100, 100]), start([100, 100, 100])]
-    assert st.estimate_rate(twins).half_width == 0
+    assert st.estimate_rate(twins).half_width == pytest.approx(with_method_error(0))
     moderated = st.estimate_rate(twins, st.Spread(0.04, 12))
-    assert moderated.half_width == pytest.approx(st.t975(4) * math.sqrt(3 * 0.04**2 / 4 / 2))
+    between = math.sqrt(3 * 0.04**2 / 4 / 2)
+    assert moderated.half_width == pytest.approx(with_method_error(st.t975(4) * between))
+    assert moderated.relative_error == pytest.approx(between)
 
 
 def test_noise_inside_the_starts_is_a_floor():

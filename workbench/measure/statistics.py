@@ -24,6 +24,10 @@ MERGE_CORRELATION = 0.2
 """Neighbouring windows are merged until their lag-1 correlation lies below this (method of batch means)."""
 FEWEST_BATCH_MEANS = 8
 """Merging stops before fewer batch means than this are left, where a variance of them would say little."""
+METHOD_ERROR = 0.01
+"""Standard error that no number of starts removes, as a share of the rate: a trial is not the user's own process, is
+watched, and sees the machine at one time only. What is left between stated rates and plain loops in the long run
+(`tests/benchmarks/fidelity.py`) is of this size. Rates of one sweep share it, so it is no part of their ratios."""
 PRIOR_DEGREES_OF_FREEDOM = 3.0
 """Weight of the spread pooled over a sweep against a settings' own, in degrees of freedom (moderated t; Smyth 2004,
 "Linear models and empirical Bayes methods", section 3). Small, since settings differ in how much they spread."""
@@ -45,7 +49,8 @@ class RateEstimate:
         high: Upper end of the interval; infinite where no spread is known at all.
         starts: How many starts it rests on.
         degrees_of_freedom: Of the spread that the interval uses.
-        relative_error: Standard error divided by the rate; infinite where no spread is known at all.
+        relative_error: Standard error of the mean of the starts divided by the rate, without `METHOD_ERROR`; infinite
+            where no spread is known at all.
         in_run_only: True when a single start was all there was, so that the interval is in-run precision and does
             not say how far another start may lie.
     """
@@ -148,7 +153,8 @@ def estimate_rate(runs: Sequence[TrialRun], spread: Spread | None = None, cores:
     """The rate of one settings from all its starts, or None when none of them measured anything.
 
     The standard error is that of the mean of the starts' rates. Its variance is the settings' own between starts,
-    moderated by `spread` where given, and never below what the windows inside the starts already show.
+    moderated by `spread` where given, and never below what the windows inside the starts already show. The interval
+    adds `METHOD_ERROR` to it, as independent errors add.
     """
     measured = _quiet_runs([r for r in runs if r.status == "ok" and r.windows], cores)
     if not measured:
@@ -169,7 +175,7 @@ def estimate_rate(runs: Sequence[TrialRun], spread: Spread | None = None, cores:
         return RateEstimate(mean, 0.0, math.inf, starts, 1.0, math.inf, True)
     if df == 0:
         df = float(max(1, len(measured[0].windows) - 1))
-    reach = t975(df) * error * mean
+    reach = math.hypot(t975(df) * error, _Z975 * METHOD_ERROR) * mean
     return RateEstimate(mean, max(0.0, mean - reach), mean + reach, starts, df, error, starts == 1 and spread is None)
 
 
