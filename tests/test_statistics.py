@@ -24,7 +24,7 @@ def start(rates: list[float], foreign: float | None = 0.0, status: str = "ok") -
 
 
 def with_method_error(half_width: float) -> float:
-    return math.hypot(half_width, 1.96 * st.METHOD_ERROR)
+    return math.hypot(half_width, 1.95996 * st.METHOD_ERROR)
 
 
 @pytest.mark.parametrize(("df", "value"), [(1, 12.706), (4, 2.776), (30, 2.042), (60, 2.000), (1e9, 1.960)])
