@@ -17,8 +17,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.errors import SettingsError
 from workbench.review import resume
-from workbench.review.resume import StateCost, resume_test
-from workbench.review.resume_differences import Columns, compare, stable_leaves
+from workbench.review.resume import resume_test
+from workbench.review.resume_differences import Columns, came_again, compare, stable_leaves
+from workbench.review.resume_report import ResumeCase, ResumeReport, StateCost
 from workbench.review.resume_runs import JobServer, _first_sentence
 from workbench.streaming.loader import StreamLoader
 from workbench.streaming.stream import ShardStream
@@ -84,6 +85,32 @@ class Augmented(ById):
             yield {"id": ids, "noisy": torch.rand(4, 3)}
 
 
+class Draws(torch.utils.data.Sampler):
+    """Draws with replacement, and keeps no state: a resume draws others."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(torch.randint(SAMPLES, (SAMPLES,)).tolist())
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class Long(torch.utils.data.Dataset):
+    """Far more samples than a test looks at, with noise on each."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"id": torch.tensor(index), "noisy": torch.rand(2)}
+
+
+class OnlyNoise(ById):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for ids in super().__iter__():
+            yield torch.rand(len(ids), 3)
+
+
 class Broken(ById):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         raise RuntimeError("the checkpoint of yesterday cannot be read")
@@ -129,7 +156,9 @@ def test_the_own_stream_resumes_exactly_and_with_other_numbers_of_workers():
     }
     assert all(case.state_bytes < 2_000 and case.resume_seconds is not None for case in report.cases)
     assert [cost.num_workers for cost in report.costs] == [0, 2] and report.costs[0].snapshot_every_n_steps == 1
-    assert "resumes exactly: 6 of 6" in report.describe() and len(lines) == 16
+    assert "resumes exactly: 6 of 6" in report.describe() and len(lines) == 17
+    assert "cost: from load_state_dict() to the first batch 0." in report.describe()
+    assert any("resumed, 2 workers from batch 7, saved with 0 workers" in line for line in lines)
     assert json.loads(json.dumps(report.as_dict()))["ok"] is True
 
 
@@ -164,6 +193,25 @@ def test_random_leaves_are_left_out_and_named(warm):
     report = report_of(Augmented)
     assert report.ok and report.random_leaves == ("noisy",) and report.late_load == "resumes"
     assert "left out, since they differ from run to run: noisy" in report.describe()
+
+
+def test_a_sampler_that_draws_others_after_a_resume_is_wrong_and_not_taken_for_augmentation(warm):
+    loader = StatefulDataLoader(torch.arange(SAMPLES), batch_size=4, sampler=Draws())
+    case = cases_of(report_of(loader))[(3,)]
+    assert case.outcome == "wrong" and case.difference.lost == case.difference.repeated + case.difference.unknown > 0
+
+
+def test_part_of_a_long_shuffled_epoch_is_compared_sample_by_sample(warm):
+    report = report_of(StatefulDataLoader(Long(), batch_size=4, shuffle=True), batches=8)
+    assert report.ok and report.random_leaves == ("noisy",)
+    deaf = cases_of(report_of(StatefulDataLoader(Long(), batch_size=4, sampler=Draws()), batches=8))[(3,)]
+    assert deaf.outcome == "wrong"
+
+
+def test_noise_alone_proves_nothing(warm):
+    report = report_of(OnlyNoise)
+    assert {case.outcome for case in report.cases} == {"unknown"} and not report.ok
+    assert "could not be told" in report.describe() and "give an id beside each sample" in report.describe()
 
 
 def test_a_loader_without_state_and_one_that_raises_and_an_empty_one(warm):
@@ -214,6 +262,38 @@ def test_a_stream_without_end_is_compared_as_far_as_asked_and_nothing_stays_behi
     assert "the epoch is longer" in report.describe()
     assert report.late_load == "restarts" and "ignored in silence" in report.describe()
     assert own_processes() - already == set()
+
+
+class Deaf(Endless):
+    """Begins anew whatever is loaded."""
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        pass
+
+
+def test_part_of_an_epoch_is_no_proof_between_numbers_of_workers_but_a_repeat_is(warm):
+    right = report_of(StatefulDataLoader(Endless(), batch_size=4), batches=9, num_workers=(0, 1))
+    between = [case for case in right.cases if case.num_workers != case.resumed_workers]
+    assert {case.outcome for case in between} <= {"unknown", "refused"} and right.ok
+    if any(case.outcome == "unknown" for case in between):
+        assert "? " in right.describe() and "the epoch is longer than the 36 samples" in right.describe()
+    deaf = report_of(StatefulDataLoader(Deaf(), batch_size=4), batches=9)
+    assert not deaf.ok and cases_of(deaf)[(3,)].difference.repeated == 12
+
+
+def test_cases_that_could_not_be_told_are_neither_right_nor_wrong():
+    told = ResumeCase(0, 0, (3,), "exact", "")
+    untold = ResumeCase(0, 2, (3,), "unknown", "the epoch is longer")
+    report = ResumeReport("loader", (told, untold), (), None, (), {})
+    assert report.ok and "1 of 1 ways" in report.describe() and "?   0 workers, killed after 3" in report.describe()
+    assert not ResumeReport("loader", (untold,), (), None, (), {}).ok
+
+
+def test_samples_that_came_again():
+    whole = [batch_of(0, 1), batch_of(2, 3)]
+    assert came_again(whole, [batch_of(0, 1), batch_of(5, 0), batch_of(1, 6)], ["id"]) == 2
+    assert came_again(whole, [batch_of(0, 1), batch_of(8, 9)], ["id"]) == 0
+    assert came_again([batch_of(4, 4)], [batch_of(4, 4)], ["id"]) == 0 == came_again(whole, whole * 2, [])
 
 
 def own_processes() -> set[str]:
@@ -269,10 +349,15 @@ def test_differences_are_counted(got, facts):
 
 
 def test_leaves_are_stable_when_their_content_is_the_same_in_any_order():
-    first = [{**batch_of(1, 2), **batch_of(7, 8, leaf="noise")}]
-    second = [{**batch_of(2, 1), **batch_of(9, 8, leaf="noise")}]
-    assert stable_leaves(first, second) == ("id",)
-    assert stable_leaves([], []) == ()
+    first = [{**batch_of(1, 2), **batch_of(7, 8, leaf="noise"), **batch_of(0, 0, leaf="constant")}]
+    second = [{**batch_of(2, 1), **batch_of(9, 8, leaf="noise"), **batch_of(0, 0, leaf="constant")}]
+    assert stable_leaves(first, second, [], []) == ("id",)
+    assert stable_leaves([], [], [], []) == ()
+    part, other_part = first + [batch_of(3, 4) | batch_of(5, 6, leaf="noise")] * 2, second
+    reseeded = first + [batch_of(3, 4) | batch_of(8, 9, leaf="noise")] * 2
+    named = [{name: batch[name] for name in ("id", "noise")} for batch in part]
+    again = [{name: batch[name] for name in ("id", "noise")} for batch in reseeded]
+    assert stable_leaves(named, other_part, named, again) == ("id",), "part of an epoch, in another order"
     numbers_only = compare(first, first * 2, [])
     assert (numbers_only.expected, numbers_only.repeated) == (2, 2) and "only numbers" in numbers_only.describe()
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import SettingsError
 from workbench.loaders.shipping import ship
 from workbench.loaders.source import LoaderSource
-from workbench.review.resume_differences import Difference, compare, samples_in, stable_leaves
+from workbench.review.resume_differences import came_again, compare, samples_in, stable_leaves
 from workbench.review.resume_process import Job
+from workbench.review.resume_report import ResumeCase, ResumeReport, StateCost, workers_in_words
 from workbench.review.resume_runs import JobServer, Run, Runner
 
 FIRST_SEED, OTHER_SEED = 20_240_501, 7
@@ -23,128 +22,6 @@ COST_LIMIT = 0.02
 """Share of a step that snapshots may take before another interval is recommended."""
 BATCHES = 100
 """As many steps as a first test of resuming needs; more cost time, fewer may not reach an epoch's end."""
-
-
-@dataclass(frozen=True)
-class ResumeCase:
-    """One way of being killed and resumed.
-
-    Attributes:
-        num_workers: Workers when the state was saved.
-        resumed_workers: Workers when it was loaded.
-        cuts: Batches after which it was killed, one number for each resume.
-        outcome: ``exact`` (same batches, same order), ``complete`` (every sample once, in another order or other
-            batches), ``refused`` (the loader said why in an error), ``wrong`` or ``failed``.
-        detail: What was lost, repeated or reordered, or what the loader said.
-        difference: The same as numbers; None where there was nothing to compare.
-        resume_seconds: From ``load_state_dict`` to the first batch; None if there was none.
-        state_bytes: Size of the pickled state; None if none was saved.
-    """
-
-    num_workers: int
-    resumed_workers: int
-    cuts: tuple[int, ...]
-    outcome: str
-    detail: str
-    difference: Difference | None = None
-    resume_seconds: float | None = None
-    state_bytes: int | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Nothing went wrong in silence: exact, or, with another number of workers, complete or refused."""
-        return self.outcome == "exact" or (
-            self.num_workers != self.resumed_workers and self.outcome in ("complete", "refused")
-        )
-
-    def describe(self) -> str:
-        """One line."""
-        cuts = " and ".join(map(str, self.cuts))
-        after = f", resumed with {self.resumed_workers}" if self.resumed_workers != self.num_workers else ""
-        return f"{_workers(self.num_workers)}, killed after {cuts} batches{after}: {self.outcome} ({self.detail})"
-
-
-@dataclass(frozen=True)
-class StateCost:
-    """What keeping the state costs with one number of workers.
-
-    Attributes:
-        num_workers: Workers.
-        state_bytes: Size of the pickled state.
-        state_dict_seconds: One call of ``state_dict``.
-        snapshot_seconds_per_step: What a snapshot at every step adds to a step; None at 0 workers and where the loader
-            takes none.
-        step_seconds: A step without snapshots (the caller's, if longer than the loader's own).
-        snapshot_every_n_steps: Recommended interval: the shortest whose snapshots take less than 2 % of a step.
-    """
-
-    num_workers: int
-    state_bytes: int
-    state_dict_seconds: float
-    snapshot_seconds_per_step: float | None
-    step_seconds: float
-    snapshot_every_n_steps: int
-
-    def describe(self) -> str:
-        """One sentence."""
-        size = f"{_workers(self.num_workers)}: the state is {self.state_bytes:,} bytes"
-        call = f"state_dict() takes {self.state_dict_seconds * 1e3:.2f} ms"
-        if self.snapshot_seconds_per_step is None:
-            return f"{size}; {call}; nothing is snapshot in between."
-        share = self.snapshot_seconds_per_step / (self.snapshot_seconds_per_step + self.step_seconds)
-        advice = f"snapshot_every_n_steps={self.snapshot_every_n_steps}"
-        if self.snapshot_every_n_steps > 1:
-            advice += ", aligned with your checkpoint interval"
-        return f"{size}; {call}; snapshots at every step take {share:.0%} of loader time: {advice}."
-
-
-@dataclass(frozen=True)
-class ResumeReport:
-    """What a resume test found.
-
-    Attributes:
-        name: The loader.
-        cases: Every way of being killed and resumed that was tried.
-        costs: What the state costs, for each number of workers.
-        late_load: What happens when a state is loaded while an iterator is in use: ``refused``, ``restarts`` (the
-            iterator goes on from where it was, in silence), ``resumes``, or None where it was not tried.
-        random_leaves: Leaves that differ from run to run (augmentation) and were left out.
-        compared: Batches of the uninterrupted run, for each number of workers.
-        notes: What else a reader should know.
-    """
-
-    name: str
-    cases: tuple[ResumeCase, ...]
-    costs: tuple[StateCost, ...]
-    late_load: str | None
-    random_leaves: tuple[str, ...]
-    compared: dict[int, int]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether this loader can be killed and resumed."""
-        return bool(self.cases) and all(case.ok for case in self.cases)
-
-    def describe(self) -> str:
-        """The report for people, one fact a line."""
-        good = sum(case.ok for case in self.cases)
-        verdict = "resumes exactly" if self.ok else "does NOT resume exactly"
-        lines = [f"{self.name} {verdict}: {good} of {len(self.cases)} ways of being killed and resumed are right."]
-        lines += [f"  {'ok ' if case.ok else 'BAD'} {case.describe()}" for case in self.cases]
-        lines += [f"  cost: {cost.describe()}" for cost in self.costs]
-        if self.late_load == "restarts":
-            lines.append(
-                "  beware: load_state_dict() while an iterator is in use is ignored in silence, and that iterator goes "
-                "on from where it was; load the state before iter()."
-            )
-        if self.random_leaves:
-            lines.append(f"  left out, since they differ from run to run: {', '.join(self.random_leaves)}.")
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
-
-    def as_dict(self) -> dict[str, Any]:
-        """The report as plain values, for JSON."""
-        return {**asdict(self), "ok": self.ok}
 
 
 def resume_test(
@@ -217,8 +94,7 @@ class _Bench:
                 cases.append(ResumeCase(workers, workers, (), "failed", trouble))
                 continue
             if not wholes:
-                again = self.run(Job("run", workers, OTHER_SEED, self.batches))
-                self.leaves = stable_leaves(whole.batches, again.batches)
+                self.leaves = self.stable(whole, workers)
                 random_leaves = tuple(leaf for leaf in whole.batches[0] if leaf not in self.leaves)
             wholes[workers] = whole
             cuts = _cuts(cut_points, len(whole.batches))
@@ -248,8 +124,15 @@ class _Bench:
     def run(self, job: Job, doing: str = "") -> Run:
         """One process."""
         source = "resumed" if job.state else job.kind
-        self.on_event(f"{self.runner.jobs + 1}: {source}, {_workers(job.num_workers)} {doing}".rstrip())
+        self.on_event(f"{self.runner.jobs + 1}: {source}, {workers_in_words(job.num_workers)} {doing}".rstrip())
         return self.runner.run(job)
+
+    def stable(self, whole: Run, workers: int) -> tuple[str, ...]:
+        """The leaves by which samples can be told from each other."""
+        other = self.run(Job("run", workers, OTHER_SEED, self.batches), "seeded differently")
+        reference = whole if workers == 0 else self.run(Job("run", 0, FIRST_SEED, self.batches))
+        reseeded = self.run(Job("run", 0, FIRST_SEED, self.batches, reseed=OTHER_SEED), "seeded anew after one batch")
+        return stable_leaves(whole.batches, other.batches, reference.batches, reseeded.batches)
 
     def resumed(self, whole: Run, killed: Run, before: int, after: int, cut: int) -> ResumeCase:
         """Go on from the state at ``cut`` to the end, and compare."""
@@ -257,7 +140,8 @@ class _Bench:
         if state is None:
             return ResumeCase(before, after, (cut,), "failed", killed.trouble or f"no state after {cut} batches")
         left = self.left(whole, cut) if before == after else self.batches
-        rest = self.run(Job("run", after, OTHER_SEED, left, state=str(state)), f"from batch {cut}")
+        saved = f", saved with {workers_in_words(before)}" if before != after else ""
+        rest = self.run(Job("run", after, OTHER_SEED, left, state=str(state)), f"from batch {cut}{saved}")
         return self.judged(whole, killed, rest, (cut,), before, after, list(killed.batches[:cut]))
 
     def cut_twice(self, whole: Run, killed: Run, workers: int, cuts: Sequence[int]) -> list[ResumeCase]:
@@ -290,13 +174,20 @@ class _Bench:
             outcome = "refused" if refused or broke else "failed"
             return ResumeCase(before, after, cuts, outcome, rest.trouble, state_bytes=size)
         expected, got = list(whole.batches), [*kept, *rest.batches]
+        first = rest.event("first")
         if before != after and not self.ended(whole):
-            count = sum(map(samples_in, expected))
-            detail = f"an epoch longer than {count} samples cannot be compared between numbers of workers"
-            return ResumeCase(before, after, cuts, "complete", detail, state_bytes=size)
+            again = came_again(expected, got, self.leaves)
+            detail = (
+                f"{again} samples came twice"
+                if again
+                else f"the epoch is longer than the {sum(map(samples_in, expected)):,} samples that were compared"
+            )
+            outcome, seconds = "wrong" if again else "unknown", first and first["seconds"]
+            return ResumeCase(before, after, cuts, outcome, detail, resume_seconds=seconds, state_bytes=size)
         difference = compare(expected, got, self.leaves)
         outcome = "exact" if difference.exact else "complete" if difference.complete else "wrong"
-        first = rest.event("first")
+        if not self.leaves and difference.complete:
+            outcome = "unknown"
         return ResumeCase(
             before, after, cuts, outcome, difference.describe(), difference, first and first["seconds"], size
         )
@@ -349,18 +240,11 @@ class _Bench:
                 "the same arguments, to be used in its place (from torchdata.stateful_dataloader)"
             )
         if wholes and not self.leaves:
-            notes.append("no leaf has the same content in two runs: only the number of samples was compared")
+            notes.append(
+                "no leaf has the same content when the same sample comes: only numbers of samples were compared; let "
+                "the loader give an id beside each sample to know more"
+            )
         return notes
-
-
-def resume_seconds(report: ResumeReport) -> float | None:
-    """Median time from ``load_state_dict`` to the first batch over all cases; None if nothing was resumed."""
-    seconds = [case.resume_seconds for case in report.cases if case.resume_seconds is not None]
-    return statistics.median(seconds) if seconds else None
-
-
-def _workers(count: int) -> str:
-    return "1 worker" if count == 1 else f"{count} workers"
 
 
 def _cuts(cut_points: Sequence[int] | None, batches: int) -> list[int]:

@@ -60,13 +60,28 @@ class Difference:
         return "; ".join([*(facts or [f"all {self.expected} samples as uninterrupted"]), *filter(None, [self.where])])
 
 
-def stable_leaves(first: Sequence[Columns], second: Sequence[Columns]) -> tuple[str, ...]:
-    """Leaves that hold the same content in two runs that were seeded differently, whatever the order.
+def stable_leaves(
+    first: Sequence[Columns], second: Sequence[Columns], reference: Sequence[Columns], reseeded: Sequence[Columns]
+) -> tuple[str, ...]:
+    """Leaves that hold the same content whenever the same sample comes, and so tell which sample came.
 
-    Other leaves are random (augmentation): no resume could be checked by them.
+    Others are random (augmentation): no resume could be checked by them. Nor by a leaf in which all samples are equal.
+
+    Args:
+        first: Batches of one run.
+        second: Those of a run seeded differently: a leaf is stable if both hold the same, in whatever order, which
+            needs an epoch that is seen to its end, and every sample in it once.
+        reference: Batches of a run without workers.
+        reseeded: Those of the same, seeded anew once the order was drawn: a leaf is stable if it did not change.
     """
-    names = [name for name in (first[0] if first else {}) if all(name in batch for batch in [*first, *second])]
-    return tuple(name for name in names if _tally(first, (name,)) == _tally(second, (name,)))
+    batches = [*first, *second, *reference, *reseeded]
+    names = [name for name in (first[0] if first else {}) if all(name in batch for batch in batches)]
+    return tuple(
+        name
+        for name in names
+        if len(_tally(first, (name,))) > 1
+        and (_tally(first, (name,)) == _tally(second, (name,)) or _unchanged(reference, reseeded, name))
+    )
 
 
 def compare(expected: Sequence[Columns], got: Sequence[Columns], leaves: Sequence[str]) -> Difference:
@@ -101,6 +116,16 @@ def compare(expected: Sequence[Columns], got: Sequence[Columns], leaves: Sequenc
     )
 
 
+def came_again(expected: Sequence[Columns], got: Sequence[Columns], leaves: Sequence[str]) -> int:
+    """How many samples of ``got`` came before; 0 where the uninterrupted run repeats samples by itself.
+
+    What can be said of part of an epoch, in which other numbers of workers may hand out other samples.
+    """
+    if not leaves or any(count > 1 for count in _tally(expected, leaves).values()):
+        return 0
+    return sum(count - 1 for count in _tally(got, leaves).values())
+
+
 def sum_of(batches: Sequence[Sequence[bytes]]) -> list[bytes]:
     """The samples of all batches in one list."""
     return [sample for batch in batches for sample in batch]
@@ -119,6 +144,12 @@ def _samples(batch: Columns, leaves: Sequence[str]) -> list[bytes]:
 
 def _tally(batches: Sequence[Columns], leaves: Sequence[str]) -> Counter[bytes]:
     return Counter(sum_of([_samples(batch, leaves) for batch in batches]))
+
+
+def _unchanged(reference: Sequence[Columns], reseeded: Sequence[Columns], name: str) -> bool:
+    """Whether a leaf is the same in every batch from the second on."""
+    columns = [[batch[name] for batch in run[1:]] for run in (reference, reseeded)]
+    return bool(columns[0]) and columns[0] == columns[1]
 
 
 def _where(

@@ -60,6 +60,7 @@ class Job:
         state: File with the state to go on from; None starts anew.
         save_after: Batches after which a state is saved, in rising order.
         wait: After the last state, go on taking batches until killed.
+        reseed: Seed the generators anew after the first batch: the order has been drawn by then, augmentation has not.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class Job:
     state: str | None = None
     save_after: tuple[int, ...] = ()
     wait: bool = False
+    reseed: int | None = None
 
 
 def serve() -> None:
@@ -95,9 +97,7 @@ def do(folder: Path) -> None:
             job: Job = _read(folder / "job.pickle")
             with open(folder.parent / "loader.pickle", "rb") as file:
                 source, _ = load(file)
-            random.seed(job.seed)
-            np.random.seed(job.seed % 2**32)
-            torch.manual_seed(job.seed)
+            _seed(job.seed)
             loader = with_state(source.build(LoaderSettings(num_workers=job.num_workers)))
             KINDS[job.kind](loader, job, folder)
         except Exception as error:  # whatever the user's loader raises is the answer
@@ -144,6 +144,8 @@ def run(loader: Any, job: Job, folder: Path) -> None:
             log.flush()
             if count in job.save_after:
                 _save(loader, folder, count)
+            if count == 1 and job.reseed is not None:
+                _seed(job.reseed)
     while job.wait:
         time.sleep(0.05)
     say(event="ended", batches=count, complete=count < job.batches)
@@ -203,6 +205,12 @@ def say(**event: Any) -> None:
 _events: list[IO[str]] = []
 
 
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 def _redirect(path: Path) -> None:
     """The user's prints go nowhere, and what comes on stderr into a file."""
     with open(os.devnull, "r+b") as nothing, open(path, "wb") as errors:
@@ -251,7 +259,7 @@ def _hint(loader: Any) -> int | None:
 
 def _is_deliberate(error: Exception) -> bool:
     """Whether the loader refused with a sentence meant for people; otherwise it broke."""
-    return not isinstance(error, AssertionError | KeyError | TypeError | IndexError | AttributeError)
+    return not isinstance(error, AssertionError | KeyError | TypeError | IndexError | AttributeError | StopIteration)
 
 
 if __name__ == "__main__":
