@@ -23,6 +23,9 @@ class LoaderCheckpoint:
         torch.distributed.checkpoint.save(saved, checkpoint_id=folder)      # every rank
         torch.distributed.checkpoint.load(saved, checkpoint_id=folder)      # before the first iter(loader)
 
+    ``python -m workbench.streaming.checkpoint_example`` shows it with two ranks that are killed; its ``train`` is a
+    training loop to copy from.
+
     Args:
         loader: The loader of this rank.
     """
