@@ -20,7 +20,8 @@ class SlowStorage:
 
     Args:
         behind: The folder, or an object with `read(path, start, stop)`.
-        round_trip_seconds: What each request waits before its first byte.
+        round_trip_seconds: What each request waits before its first byte; a store behind answers within that time, so
+            that the longer of the two counts and not their sum.
         bytes_per_second: Bandwidth of the line; None is unlimited.
     """
 
