@@ -342,14 +342,12 @@ def _untold(found: Forecast) -> list[str]:
         return []
     known = {one.settings.layout for one in found.predictions if one.samples_per_second}
     layouts = sorted({one.settings.layout for one in untold if one.settings.layout} - known)
-    if layouts and all(one.settings.layout in layouts for one in untold):
+    if all(one.settings.layout in layouts for one in untold):
         what = f"layout{'' if len(layouts) == 1 else 's'} {', '.join(layouts)}"
     else:
         what = "; ".join(one.settings.describe() for one in untold[:MOST_NAMED])
-    rest = "" if layouts or len(untold) <= MOST_NAMED else f" and {len(untold) - MOST_NAMED} more"
-    return [
-        f"Not predicted: {what}{rest}. No settings that reads or forms batches in that way was run; run one to know."
-    ]
+        what += f"; and {len(untold) - MOST_NAMED} more" if len(untold) > MOST_NAMED else ""
+    return [f"Not predicted: {what}. No settings that reads or forms batches in that way was run; run one to know."]
 
 
 def _predicted_row(one: Prediction) -> dict[str, Any]:
