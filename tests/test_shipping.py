@@ -80,6 +80,32 @@ if __name__ == "__main__":
 """
 
 
+SCRIPT = """
+import sys
+from torch.utils.data import DataLoader
+from workbench.loaders.shipping import ship
+from workbench.loaders.source import LoaderSource
+
+class Rows(list):
+    def total(self):
+        return 1
+
+if __name__ == "__main__":
+    with open(sys.argv[1], "wb") as file:
+        ship(LoaderSource.of(DataLoader(Rows([1, 2]))), None, file)
+    print("written")
+"""
+READ = """
+import os
+from workbench.loaders.settings import LoaderSettings
+from workbench.loaders.shipping import load, pickle_problem
+with open({file!r}, "rb") as file:
+    source, step = load(file)
+loader = source.build(LoaderSettings(0))
+print(pickle_problem(loader, "spawn"), os.path.basename(type(loader.dataset).total.__code__.co_filename))
+"""
+
+
 def in_python(folder, *arguments, code=None):
     """What a fresh interpreter prints; `code` comes on standard input, as an interactive session's would."""
     command = [sys.executable, "-W", "ignore", *(["-"] if code else []), *map(str, arguments)]
@@ -259,8 +285,17 @@ def test_a_class_of_the_users_script_is_no_problem_and_one_of_a_notebook_is(monk
     loader = DataLoader(scope["Rows"]([1, 2]))
     monkeypatch.setitem(unpicklable._sender, "main_file", "/home/user/train.py")
     assert shipping.pickle_problem(loader, "spawn") is None
-    monkeypatch.setitem(unpicklable._sender, "main_file", None)
-    assert "class Rows lives in __main__" in shipping.pickle_problem(loader, "spawn")
+    for typed_in in (None, "<stdin>"):
+        monkeypatch.setitem(unpicklable._sender, "main_file", typed_in)
+        assert "class Rows lives in __main__" in shipping.pickle_problem(loader, "spawn")
+
+
+def test_a_class_of_the_users_script_is_still_known_for_one_where_it_arrives(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    assert in_python(tmp_path, script, tmp_path / "shipped").split() == ["written"]
+    read = "import sys; sys.path.insert(0, '')\n" + READ.format(file=str(tmp_path / "shipped"))
+    assert in_python(tmp_path, code=read).strip() == "None train.py"
 
 
 def test_installing_changes_processes_and_not_queues(monkeypatch):

@@ -117,7 +117,7 @@ def lives_in_notebook(obj: type | types.FunctionType) -> bool:
     if obj.__module__ != "__main__":
         return False
     main_file = _sender["main_file"] if "main_file" in _sender else getattr(sys.modules["__main__"], "__file__", None)
-    if main_file is None:
+    if main_file is None or main_file.startswith("<"):  # "<stdin>": code that was typed or piped in
         return True
     files = {code.co_filename for code in _codes(obj)}
     if any(os.path.realpath(file) == os.path.realpath(main_file) for file in files):
