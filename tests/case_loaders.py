@@ -95,6 +95,21 @@ def hoard(**knobs: Any) -> DataLoader:
     return DataLoader(Hoard(), batch_size=4, **knobs)
 
 
+class Spikes(Numbers):
+    """One sample needs 300 MiB for a moment, long after the first batch."""
+
+    length = 4000
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 203:
+            bytearray(b"x") * (300 << 20)
+        return super().__getitem__(index)
+
+
+def spikes(**knobs: Any) -> DataLoader:
+    return DataLoader(Spikes(), batch_size=4, **knobs)
+
+
 class OneTable(Dataset):
     """64 MiB in one tensor, of which a sample is a sum."""
 

@@ -119,6 +119,13 @@ def test_what_keeps_all_it_reads_grows_by_what_it_read_where_it_reads(bench, set
     assert any(f"seen over {memory.growth_samples:,} samples" in note for note in run.notes)
 
 
+@pytest.mark.parametrize("settings", [ZERO, TWO])
+def test_memory_that_one_sample_needs_for_a_moment_is_in_the_peak(bench, settings):
+    usual, spiked = (bench.run(name, settings, measure_growth=True).memory for name in ("small_table", "spikes"))
+
+    assert 290 << 20 < spiked.peak_pss_bytes - usual.peak_pss_bytes < 400 << 20
+
+
 def test_one_tensor_shared_by_forked_workers_is_counted_once_and_is_no_growth(bench):
     run = bench.run("one_table", TWO.replaced(multiprocessing_context="fork"), measure_growth=True)
 
@@ -244,9 +251,10 @@ def test_workers_that_only_cost_are_called_per_item_overhead():
     assert "per-item overhead, not I/O" in found.recommendation and "batched fetching" in found.recommendation
 
 
-@pytest.mark.parametrize("strategy", ["race", "guided"])
-def test_workers_win_only_after_three_starts(strategy, tmp_path):
-    server = ScriptedServer(lambda settings: 100.0 * (1 + settings.num_workers), spread=0.01)
+@pytest.mark.parametrize("strategy", ["grid", "race", "guided"])
+@pytest.mark.parametrize("spread", [0.0, 0.01])
+def test_workers_win_only_after_three_starts(strategy, spread, tmp_path):
+    server = ScriptedServer(lambda settings: 100.0 * (1 + settings.num_workers), spread=spread)
     space = SearchSpace(num_workers=[0, 1, 2])
     found = Sweep(factory, space, strategy, store=tmp_path / "s.db", server_factory=server).run(progress=False)
 

@@ -255,7 +255,7 @@ def test_a_ceiling_stops_a_trial_that_grows():
         run = server.run(TWO, plan)
     assert run.status == "over_memory"
     assert "over the limit of" in run.reason
-    assert run.memory.peak_pss_bytes > 1_500_000_000
+    assert 1_500_000_000 < run.memory.peak_pss_bytes < 2_000_000_000  # half a second more at the pace it eats
 
 
 def test_descriptors_running_out_is_named():

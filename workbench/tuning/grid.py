@@ -1,4 +1,4 @@
-"""Grid: every settings, measured until its interval is narrow enough."""
+"""Grid: every settings, measured until its interval is narrow enough, and what may win started often enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 
 from workbench.loaders.settings import LoaderSettings
-from workbench.tuning.rounds import Progress, Round
+from workbench.tuning.rounds import Progress, Round, wants_a_check
 
 TARGET_HALF_WIDTH = 0.03  # stop at +- 3 %: what 2 to 14 starts reach on a quiet machine
 BASELINE_EVERY = 6  # runs between two starts of the current settings
@@ -15,7 +15,7 @@ BASELINE_STARTS = 5  # starts of the current settings after which their spread i
 
 @dataclass(frozen=True)
 class Grid:
-    """Every settings until its interval is narrow enough.
+    """Every settings until its interval is narrow enough; then the one that would be recommended until it is sure.
 
     Attributes:
         target_half_width: Relative half-width of the 95 % interval at which a settings is done.
@@ -34,7 +34,10 @@ class Grid:
         return _runs_left(self._open(progress), progress, self.max_starts)
 
     def _open(self, progress: Progress) -> list[LoaderSettings]:
-        return [one for one in progress.candidates if _worth_a_start(one, progress, self)]
+        wide = [one for one in progress.candidates if _worth_a_start(one, progress, self)]
+        favourite = None if wide else progress.favourite()
+        unsure = favourite is not None and wants_a_check(favourite, progress)
+        return [favourite] if favourite is not None and unsure else wide
 
 
 def _worth_a_start(settings: LoaderSettings, progress: Progress, limits: Grid) -> bool:
