@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -315,6 +318,33 @@ def test_a_shard_that_is_needed_next_is_fetched_before(served):
     assert [s["label"] for s in reader.read_shard(1)] == [4, 5, 6, 7]
     assert before == len(store.reads("shard-00001.tar ")) == 1
     assert pickle.loads(pickle.dumps(reader)).sample(5)["label"] == 5
+
+
+ENDING = """
+    import sys, time
+    from workbench import layouts
+    from workbench.layouts import remote
+
+    class Slow:
+        def read(self, path, start, stop):
+            if path.endswith(".tar"):
+                print(start, flush=True)
+                time.sleep(0.2)
+            with open(f"{sys.argv[1]}/{path}", "rb") as file:
+                file.seek(start)
+                return file.read() if stop is None else file.read(stop - start)
+
+    remote.READ_BYTES = 256
+    reader = layouts.open_remote("s3://b/d", store=Slow(), cache_directory=sys.argv[2])
+    reader.will_need(0)
+"""
+
+
+def test_what_is_fetched_ahead_does_not_hold_up_the_end_of_a_program(served):
+    command = [sys.executable, "-c", textwrap.dedent(ENDING), str(served), str(served.parent / "cache")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    pieces = -(-(served / "shard-00000.tar").stat().st_size // 256)
+    assert len(ended.stdout.split()) < pieces / 2 and "Traceback" not in ended.stderr
 
 
 def labels(batch: list[dict]) -> list[int]:

@@ -188,10 +188,12 @@ def retried(call: Callable[[], Any], where: str, wait: Callable[[float], None] =
     class only, since the texts of stores may hold signed addresses.
 
     Raises:
-        LayoutError: It failed every time, or access was refused.
+        LayoutError: It failed every time, access was refused, or the process is about to end.
         FileNotFoundError: There is no such file.
     """
     for attempt in range(ATTEMPTS):
+        if not threading.main_thread().is_alive():  # what is fetched ahead must not hold up the end of the program
+            raise LayoutError(f"{where} is not read any more: this process is ending.")
         try:
             return call()
         except FileNotFoundError:
