@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -96,14 +94,27 @@ def test_a_sweep_from_a_cell_keeps_its_results_and_shows_them(shell):
     assert "samples/s" in shown.data["text/html"] and shown.data["text/plain"].startswith(("Keep", "Use"))
 
 
-def test_a_diagnosis_is_kept_and_shown(shell, monkeypatch):
-    from tests.test_verdict import diagnosis
-
-    asked: list[Any] = []
-    monkeypatch.setattr("workbench.measure.diagnosis.diagnose", lambda *given: asked.append(given) or diagnosis())
-    shell.user_ns |= {"loader": "the loader", "train": len}
+def test_a_diagnosis_of_a_real_loop_is_kept_and_shown(shell):
+    shell.run_cell(
+        LOADER + "import time\nfrom torch.utils.data import Dataset\n"
+        "class Slow(Dataset):\n"
+        "    def __len__(self):\n        return 4000\n"
+        "    def __getitem__(self, index):\n        time.sleep(0.002)\n        return torch.ones(8)\n"
+        "def train(batch):\n    time.sleep(0.002)\n"
+        "loader = DataLoader(Slow(), batch_size=4, num_workers=1)\n"
+    )
     with capture_output() as captured:
         shell.run_line_magic("diagnose", "loader train")
-    assert asked == [("the loader", len)]
-    assert shell.user_ns["diagnosis"].bound == "input"
-    assert "holds the training back" in captured.outputs[0].data["text/html"]
+    found = shell.user_ns["diagnosis"]
+    assert (found.bound, found.settings.num_workers) == ("input", 1)
+    assert found.loader_samples_per_second < 500 < found.step_samples_per_second
+    (shown,) = captured.outputs
+    assert "holds the training back" in shown.data["text/html"] and "data:image/svg+xml" in shown.data["text/html"]
+    assert shown.data["text/plain"] == str(found)
+
+
+def test_a_step_that_fails_is_one_line_and_leaves_no_diagnosis(shell):
+    shell.run_cell(CELL + "def train(batch):\n    raise KeyError('weights')\n")
+    with pytest.raises(UsageError, match=r"KeyError.*weights"):
+        shell.run_line_magic("diagnose", "loader train")
+    assert "diagnosis" not in shell.user_ns

@@ -168,7 +168,9 @@ def test_a_knob_that_the_loader_does_not_take_is_not_offered(make):
         one.choices.tick(prefetch_factor=[2])
 
 
-def test_everything_set_by_hand_reads_back_as_code_that_makes_the_same_sweep(make):
+def test_everything_set_by_hand_reads_back_as_code_that_makes_the_same_sweep(make, tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("def step(batch):\n    pass\n")
+    monkeypatch.chdir(tmp_path)
     one = make(budget_seconds="2m", memory_limit="8GiB", name="photos", samples_per_batch=8, step="train.py:step")
     made = {}
 
@@ -489,7 +491,7 @@ def test_the_first_view_a_reload_and_a_missed_message_are_one_path(monkeypatch):
     chart = LiveChart()
     sent = []
     monkeypatch.setattr(chart, "send", lambda content, buffers=None: sent.append(content))
-    full = figures.throughput_figure(gallery.VIEWS["throughput"].info(made_up.photos_like()), gallery._inks())
+    full = figures.throughput_figure(gallery.VIEWS["throughput"].info(made_up.photos_like()), gallery.page_inks())
     chart.show(full)
     sent.clear()
     chart._handle_custom_msg({"kind": "ready", "have": -1}, [])
@@ -549,7 +551,7 @@ def test_one_more_point_is_a_few_changes():
 
 
 def test_without_anywidget_the_charts_are_pictures(make, monkeypatch):
-    monkeypatch.setattr(gallery, "_live_chart", lambda selected: None)
+    monkeypatch.setattr(gallery, "live_chart", lambda selected: None)
     one = make()
     assert "install anywidget" in one.gallery.note.value
     one.run()

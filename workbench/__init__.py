@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from workbench.measure.trace import read_trace
     from workbench.measure.trace_recording import profile
     from workbench.measure.trial import measure
+    from workbench.notebook.diagnosis_panel import DiagnosisPanel
     from workbench.notebook.panel import TuningPanel
     from workbench.notebook.report import write_report
     from workbench.review.batches import check_first_batch
@@ -48,6 +49,7 @@ _HOMES = {
     "BudgetStream": "workbench.streaming.buckets",
     "CachedDataset": "workbench.streaming.cache",
     "DevicePrefetcher": "workbench.streaming.prefetch",
+    "DiagnosisPanel": "workbench.notebook.diagnosis_panel",
     "LoaderSettings": "workbench.loaders.settings",
     "LoaderSource": "workbench.loaders.source",
     "PackedStream": "workbench.streaming.packed",

@@ -35,7 +35,21 @@ DRAWN = "[...document.querySelectorAll('.wb-live .js-plotly-plot')]"
 RATED = f"""() => {DRAWN}.some(chart => chart.data.some(
   trace => /^(prefetch|0 workers)/.test(trace.name) && trace.y.length))"""
 FITS = f"() => {DRAWN}.every(chart => Math.abs(chart._fullLayout.width - chart.parentElement.clientWidth) <= 1)"
+# One second is promised, see tests/benchmarks/panel_speed.py; here other programs use the cores too.
 STOPPED_WITHIN_SECONDS = 10.0
+# Milliseconds by the page's own clock, from the click on Stop until the panel says so.
+STOP = """() => new Promise((done) => {
+  const panel = document.querySelector(".wb-panel");
+  const button = [...panel.querySelectorAll("button")].find((one) => one.innerText === "Stop");
+  const begun = performance.now();
+  const watching = new MutationObserver(() => {
+    if (!panel.querySelector(".wb-status").innerText.startsWith("Stopped")) return;
+    watching.disconnect();
+    done(performance.now() - begun);
+  });
+  watching.observe(panel, { subtree: true, childList: true, characterData: true });
+  button.click();
+})"""
 # Of the panel's words, or of the nearest thing behind them that has a colour: 0 is black, 255 white.
 BRIGHTNESS = """name => {
   let element = document.querySelector(".wb-panel h2");
@@ -138,11 +152,10 @@ def paper(page: Page) -> float:
 
 
 def stop_within_seconds(page: Page) -> None:
-    """Presses Stop; on a quiet machine it takes a third of a second, here others use the cores too."""
-    begun = time.monotonic()
-    press(page, "Stop")
-    status_becomes(page, "Stopped")
-    assert time.monotonic() - begun < STOPPED_WITHIN_SECONDS
+    """Presses Stop while something runs, and prints how long the page needed to say that it has stopped."""
+    seconds = page.evaluate(STOP) / 1000
+    print(f"Stop was answered in {seconds:.2f} s")
+    assert seconds < STOPPED_WITHIN_SECONDS
 
 
 def export_to(page: Page, name: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure.stages import StageCosts, costs_from_json
 
 STATUSES = ("ok", "failed", "timed_out", "killed", "over_memory", "wrong_data", "skipped")
 
@@ -84,6 +85,21 @@ class Memory:
     growth_established: bool | None = None
     peak_descriptors: int | None = None
     sampling_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class MemoryReading:
+    """Memory of the whole process tree of a run at one moment.
+
+    Attributes:
+        at_seconds: CLOCK_MONOTONIC of the reading.
+        rss_bytes: Sum of resident set sizes, read several times a second.
+        pss_bytes: What the tree cost, shared pages counted once; known at the few exact readings alone.
+    """
+
+    at_seconds: float
+    rss_bytes: int
+    pss_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +181,8 @@ class TrialRun:
         notes: Sentences worth showing.
         started_at: Seconds since the epoch (UTC) when the run began.
         manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
+        memory_over_time: Memory of the process tree from begin to end, thinned where there were many readings.
+        stages: Where a batch's time went, where that was looked into afterwards (`SweepStore.save_stages`).
     """
 
     settings: LoaderSettings
@@ -196,6 +214,8 @@ class TrialRun:
     notes: tuple[str, ...] = ()
     started_at: float = 0.0
     manifest_digest: str | None = None
+    memory_over_time: tuple[MemoryReading, ...] = ()
+    stages: StageCosts | None = None
 
 
 def to_json(record: TrialRun | Probe) -> dict[str, Any]:
@@ -212,6 +232,10 @@ def run_from_json(data: dict[str, Any]) -> TrialRun:
     data["notes"] = tuple(data.get("notes", ()))
     if data.get("worker_samples") is not None:
         data["worker_samples"] = tuple(data["worker_samples"])
+    data["memory_over_time"] = tuple(
+        MemoryReading(**_known(MemoryReading, one)) for one in data.get("memory_over_time", ())
+    )
+    data["stages"] = costs_from_json(data.get("stages"))
     return TrialRun(**data)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.failures import crash_line
-from workbench.measure.records import Memory, TrialRun, Window
+from workbench.measure.records import Memory, MemoryReading, TrialRun, Window
 from workbench.measure.statistics import used_windows
 from workbench.measure.steadiness import why_not_steady
 
@@ -118,6 +118,7 @@ def make_run(
         notes=tuple(dict.fromkeys(notes)),
         started_at=started_at,
         manifest_digest=done.get("manifest_digest"),
+        memory_over_time=tuple(MemoryReading(**reading) for reading in verdict.get("memory_over_time", ())),
     )
 
 

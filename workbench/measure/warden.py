@@ -232,7 +232,7 @@ class Warden:
             self._report({"kind": "memory", "cost_bytes": cost.cost_bytes, "rss_bytes": cost.rss_bytes})
             watch.tell(b"g")
         elif "phase" in message:
-            self._report({"kind": "phase", "phase": message["phase"]})
+            self._report({"kind": "phase", "phase": message["phase"], "part": message.get("part", "")})
 
     def _clean_up(self, watch: Watch, forks: bool) -> dict[str, Any]:
         """Lets a trial that is done exit, kills what is left of it, and gathers what was seen."""

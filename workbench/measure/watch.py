@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.measure import memory
 from workbench.measure.growth import Held, growth
-from workbench.measure.records import Memory, Window
+from workbench.measure.records import Memory, MemoryReading, Window
 from workbench.measure.statistics import in_run_precision, used_windows
 
 PROGRESS_FILE = "progress"
@@ -32,6 +32,8 @@ BATCHES_MAPPED = 2
 """Batches that one process has mapped at once at most: the one that it hands over or holds, and the next."""
 SHM_EVERY_SECONDS = 0.5
 """How often descriptors are scanned for shared memory while the clock runs."""
+MOST_READINGS = 48
+"""Readings of memory over time that a run's record holds, beside the exact ones: what a small picture can show."""
 BUSY_PATIENCE = 2.0
 """While other programs keep the cores busy, a run waits for quiet this many times its least length, no longer."""
 BUSY_SHARE = 0.005
@@ -92,6 +94,7 @@ class Watch:
         self._base: tuple[memory.TreeCost, int] | None = None
         self._peak_rss = self._peak_shm = self._peak_threads = self._peak_descriptors = self._peak_between = 0
         self._rss_since_cost = 0
+        self._over_time: list[MemoryReading] = []
         self._shm_at = 0.0
         self._start_seconds, self._phase_at = 0.0, self._begun
         self._shm_now = 0
@@ -204,6 +207,7 @@ class Watch:
         begun = time.thread_time()
         self.follow_progress()
         reading = memory.read(pids)
+        self._over_time.append(MemoryReading(reading.at_seconds, reading.rss_bytes))
         self._peak_rss = max(self._peak_rss, reading.rss_bytes)
         self._rss_since_cost = max(self._rss_since_cost, reading.rss_bytes)
         self._peak_threads = max(self._peak_threads, reading.threads)
@@ -270,6 +274,7 @@ class Watch:
             taken["samples"], rounds, cost.anonymous_bytes, cost.main_anonymous_bytes, cost.rss_bytes, len(pids)
         )
         self._costs.append((held, cost))
+        self._over_time.append(MemoryReading(time.monotonic(), cost.rss_bytes, cost.cost_bytes))
         self._peak_threads = max(self._peak_threads, memory.read(pids).threads)
         self._base = (cost, cost.rss_bytes)
         self._peak_descriptors = max(self._peak_descriptors, cost.descriptors)
@@ -339,6 +344,7 @@ class Watch:
             "children": sorted(set(self.killed_children.values())),
             "windows": [asdict(w) for w in labelled],
             "memory": asdict(self._memory()),
+            "memory_over_time": [asdict(reading) for reading in thinned(self._over_time)],
             "cpu_cores_used": self._cores_used(),
             "peak_threads": self._peak_threads or None,
             "busy_threads": sorted(self._busy_threads)[3 * len(self._busy_threads) // 4]
@@ -372,6 +378,19 @@ class Watch:
             peak_descriptors=self._peak_descriptors or None,
             sampling_seconds=self._sampling_seconds,
         )
+
+
+def thinned(readings: list[MemoryReading], most: int = MOST_READINGS) -> list[MemoryReading]:
+    """About `most` readings: of each stretch of time the highest one, and every exact one."""
+    if len(readings) <= most:
+        return readings
+    length = -(-len(readings) // most)
+    kept = []
+    for first in range(0, len(readings), length):
+        stretch = readings[first : first + length]
+        highest = max(stretch, key=lambda reading: reading.rss_bytes)
+        kept += [reading for reading in stretch if reading is highest or reading.pss_bytes is not None]
+    return kept
 
 
 def _busiest(spent: dict[tuple[int, int], float], seconds: float, main: int | None) -> int:

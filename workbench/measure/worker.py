@@ -25,6 +25,7 @@ TASKS = {
     "measure": "workbench.measure.measuring:measure",
     "diagnose": "workbench.measure.diagnosing:diagnose",
     "stages": "workbench.measure.stage_reading:stages",
+    "trace": "workbench.measure.tracing:trace",
 }
 """What a trial can do: a function of (task, channel, source, step) that returns a JSON-ready dict."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -12,8 +12,6 @@ import ipywidgets as W
 
 from workbench import machine
 from workbench.errors import WorkbenchError
-from workbench.notebook import watch
-from workbench.notebook.watch import Watched
 from workbench.tuning.strategies import STRATEGIES
 
 FIELD = {"width": "auto", "flex": "1 1 220px", "min_width": "200px"}
@@ -73,9 +71,9 @@ class Limits:
             field.observe(lambda _: changed(), "value")
         self.widget = W.Box(
             [
-                _labelled("Strategy", self._strategy),
-                _labelled("Time budget", self._budget),
-                _labelled("Memory limit", self._memory),
+                labelled("Strategy", self._strategy),
+                labelled("Time budget", self._budget),
+                labelled("Memory limit", self._memory),
             ],
             layout=W.Layout(flex_flow="row wrap", overflow="visible"),
         )
@@ -112,6 +110,24 @@ class Limits:
         return {"strategy": self.strategy} | {name: text for name, text in typed.items() if text}
 
 
+class Frame(W.VBox):
+    """The box around a panel, which says what it is where only its text can be shown.
+
+    Args:
+        children: What is in it.
+        stands_for: That text.
+    """
+
+    def __init__(self, children: Sequence[Any] = (), stands_for: str = "", **options: Any) -> None:
+        self.wb_stands_for = stands_for
+        super().__init__(children, **options)
+        self.add_class("wb")
+        self.add_class("wb-panel")
+
+    def __repr__(self) -> str:
+        return self.wb_stands_for
+
+
 class Steering:
     """Run, Pause or Resume, and Stop; never disabled, since that would take the keyboard's focus away.
 
@@ -122,9 +138,9 @@ class Steering:
     """
 
     def __init__(self, run: Callable[[Any], None], pause: Callable[[Any], None], stop: Callable[[Any], None]) -> None:
-        self.run = _button("Run", "start a sweep over the ticked values", run)
-        self.pause = _button("Pause", "free the machine; what is measured stays", pause)
-        self.stop = _button("Stop", "end the sweep; what is measured stays", stop)
+        self.run = button("Run", "start a sweep over the ticked values", run)
+        self.pause = button("Pause", "free the machine; what is measured stays", pause)
+        self.stop = button("Stop", "end the sweep; what is measured stays", stop)
         self.run.add_class("wb-primary")
         self.widget = W.Box(
             [self.run, self.pause, self.stop], layout=W.Layout(flex_flow="row wrap", overflow="visible")
@@ -135,9 +151,9 @@ class Steering:
         """Says by their looks which buttons do something in this state."""
         self.pause.description = "Resume" if state == "paused" else "Pause"
         active = state in ("running", "paused")
-        _quieten(self.run, active or state == "stopping")
-        _quieten(self.pause, not active)
-        _quieten(self.stop, not active)
+        quieten(self.run, active or state == "stopping")
+        quieten(self.pause, not active)
+        quieten(self.stop, not active)
 
 
 class ProgressLine:
@@ -146,43 +162,53 @@ class ProgressLine:
     def __init__(self) -> None:
         self._bar = W.IntProgress(value=0, min=0, max=1, layout=W.Layout(width="100%", height="8px", margin="0"))
         self._bar.add_class("wb-bar")
-        self._status = W.HTML(_status(watch.headline(Watched())))
+        self._status = W.HTML(_status("Ready."))
         self._numbers = W.HTML()
         words = W.Box([self._status, self._numbers], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
         words.add_class("wb-progress")
         self.widget = W.VBox([self._bar, words])
 
-    def show(self, watched: Watched, ending: str = "") -> None:
-        """Shows how far the sweep is, and how it ended; only what differs is sent."""
-        self._bar.max = max(watched.runs_done + (watched.runs_left or 0), 1)
-        self._bar.value = watched.runs_done
-        self._status.value = _status(watch.headline(watched, ending))
-        told = [text for text in (watch.running_numbers(watched), watch.progress_text(watched)) if text]
-        self._numbers.value = f'<span class="wb-numbers-now">{escape(" · ".join(told))}</span>'
+    def show(self, done: int, total: int, status: str, numbers: Sequence[str] = ()) -> None:
+        """Shows how far something is; only what differs is sent.
+
+        Args:
+            done: Parts that are done.
+            total: Parts in all.
+            status: What it is doing, in a sentence.
+            numbers: What changes often; empty ones are left out.
+        """
+        self._bar.max = max(total, 1)
+        self._bar.value = done
+        self._status.value = _status(status)
+        told = " · ".join(text for text in numbers if text)
+        self._numbers.value = f'<span class="wb-numbers-now">{escape(told)}</span>'
 
 
 def _status(text: str) -> str:
     return f'<span role="status" aria-live="polite" class="wb-status">{escape(text)}</span>'
 
 
-def _labelled(label: str, field: Any) -> Any:
+def labelled(label: str, field: Any) -> Any:
+    """The field with its label, as all fields of a panel have it."""
     field.description = label
     field.style.description_width = "auto"
     field.add_class("wb-field")
     return field
 
 
-def _button(label: str, meaning: str, action: Callable[[Any], None]) -> W.Button:
-    button = W.Button(description=label, tooltip=meaning, layout=W.Layout(width="auto", min_width="92px"))
-    button.on_click(action)
-    return button
+def button(label: str, meaning: str, action: Callable[[Any], None]) -> W.Button:
+    """A button with a word on it, and its meaning as a tooltip."""
+    made = W.Button(description=label, tooltip=meaning, layout=W.Layout(width="auto", min_width="92px"))
+    made.on_click(action)
+    return made
 
 
-def _quieten(button: W.Button, quiet: bool) -> None:
+def quieten(pressed: W.Button, quiet: bool) -> None:
+    """Says by its looks that a button does nothing now, or that it does again."""
     if quiet:
-        button.add_class("wb-quiet")
+        pressed.add_class("wb-quiet")
     else:
-        button.remove_class("wb-quiet")
+        pressed.remove_class("wb-quiet")
 
 
 def _text(value: Any) -> str:

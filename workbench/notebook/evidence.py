@@ -6,12 +6,15 @@ from html import escape
 from typing import Any
 
 from workbench.machine import format_bytes
-from workbench.notebook import formatting
+from workbench.notebook import formatting, palette, still
+from workbench.notebook.costs import costs_html
+from workbench.notebook.memory_over_time import memory_over_time_figure, memory_over_time_info
 from workbench.notebook.palette import STATUS_WORDS
 from workbench.tuning.results import Results
 
 NO_RECOMMENDATION = "No recommendation"
 NOTHING_MEASURED = "nothing was measured."
+MEMORY_WIDTH, MEMORY_HEIGHT = 560, 280  # of the picture's own units
 MOST_OUTPUT = 4000  # characters of a trial's own words that are shown
 
 
@@ -64,7 +67,7 @@ def trial_details(trial: Any) -> str:
         parts.append(
             f'<div class="wb-scroll" tabindex="0" role="region" aria-label="Starts">{starts_table(trial)}</div>'
         )
-    return "".join(parts) + _words(trial)
+    return "".join(parts) + _over_time(trial) + _stages(trial) + _words(trial)
 
 
 def facts(trial: Any) -> list[tuple[str, str]]:
@@ -101,6 +104,24 @@ def _start_row(number: int, run: Any) -> str:
         "; ".join(told) or STATUS_WORDS[run.status],
     )
     return f'<tr><th scope="row">{number}</th>' + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def stages_of(trial: Any) -> Any:
+    """Where a batch's time goes in this trial, or None where that was not looked into."""
+    return next((run.stages for run in reversed(trial.runs) if run.stages is not None), None)
+
+
+def _over_time(trial: Any) -> str:
+    info = memory_over_time_info(trial)
+    if not info.lines:
+        return ""
+    drawn = still.svg(memory_over_time_figure(info, palette.EITHER), MEMORY_WIDTH, MEMORY_HEIGHT)
+    return f'<div class="wb-picture">{drawn}</div>'
+
+
+def _stages(trial: Any) -> str:
+    costs = stages_of(trial)
+    return "" if costs is None else f"<h3>Where a batch's time goes</h3>{costs_html(costs)}"
 
 
 def _words(trial: Any) -> str:

@@ -112,3 +112,10 @@ def code_for(loader: str, arguments: dict[str, Any], space: Any) -> str:
         f"sweep = wb.Sweep(\n    {loader},\n    space=wb.SearchSpace(\n{knobs}    ),\n{given})\n"
         "results = sweep.run()\nprint(results.recommendation)\n"
     )
+
+
+class Name(str):
+    """A name that stands in code without quotes."""
+
+    def __repr__(self) -> str:
+        return str(self)

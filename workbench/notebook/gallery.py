@@ -15,6 +15,7 @@ from workbench.tuning.results import Results
 
 LEFT, RIGHT = ("throughput", "first_batch"), ("memory", "heatmap")
 HEIGHT = 430
+SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
 CELL = {"flex": "1 1 380px", "min_width": "min(280px, 100%)", "width": "auto", "overflow": "hidden"}
 NO_RESULTS = Results((), None, {}, "")
 NOT_LIVE = (
@@ -40,7 +41,7 @@ class ChartBox:
         )
         self._switch.add_class("wb-switch")
         self._switch.observe(lambda _: self.draw(), "value")
-        self.live = _live_chart(selected)
+        self.live = live_chart(selected)
         self._picture = W.HTML(layout=W.Layout(width="100%", min_width="0"))
         self._results: Any = None
         self._running: Running | None = None
@@ -84,7 +85,7 @@ class ChartBox:
             self.live.label = (
                 f"{view.title} chart. {info.summary or marks.NOTHING_YET}. The table below has every number."
             )
-            self.live.show(selection.with_selection(view.figure(info, _inks()), self._selected))
+            self.live.show(selection.with_selection(view.figure(info, page_inks()), self._selected))
         if self._pictures:
             self._picture.value = still.svg(view.figure(info, palette.EITHER), height=HEIGHT)
 
@@ -192,17 +193,29 @@ class Gallery:
                 box.live.close()
 
 
-def _live_chart(selected: Callable[[int], None]) -> Any:
+def live_chart(selected: Callable[[int], None] | None, height: int = HEIGHT) -> Any:
+    """A live chart that tells `selected` which point is clicked, or None where anywidget is missing."""
     try:
         from workbench.notebook.live import LiveChart
     except ImportError:
         return None
-    chart = LiveChart(height=HEIGHT)
-    chart.on_select(selected)
+    chart = LiveChart(height=height)
+    if selected is not None:
+        chart.on_select(selected)
     return chart
 
 
-def _inks() -> Any:
+def pulse() -> Any:
+    """What tells the page that the kernel lives, or None where anywidget is missing."""
+    try:
+        from workbench.notebook.live import Pulse
+    except ImportError:
+        return None
+    return Pulse()
+
+
+def page_inks() -> Any:
+    """Names of inks that the page with the chart turns into its own colours."""
     from workbench.notebook.live import PAGE_INKS
 
     return PAGE_INKS

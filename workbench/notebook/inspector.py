@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from typing import Any
 
 import ipywidgets as W
 
 from workbench.notebook import formatting, tables
-from workbench.notebook.evidence import trial_details
+from workbench.notebook.controls import button
+from workbench.notebook.evidence import stages_of, trial_details
 from workbench.notebook.palette import STATUS_WORDS
 
 MOST_ROWS = 100
@@ -21,9 +23,10 @@ class Inspector:
 
     Args:
         selected: Called with the key of the trial that is chosen, or None.
+        look: Called when the stages of the chosen trial are to be measured.
     """
 
-    def __init__(self, selected: Callable[[int | None], None]) -> None:
+    def __init__(self, selected: Callable[[int | None], None], look: Callable[[Any], None]) -> None:
         self._results: Any = None
         self._told = selected
         self._quiet = False
@@ -34,7 +37,12 @@ class Inspector:
         self._picker.style.description_width = "auto"
         self._picker.observe(self._picked, "value")
         self._details = W.HTML(f'<p class="wb-note">{NONE_CHOSEN}</p>')
-        self.widget = W.VBox([self._table, self._picker, self._details])
+        self._look = button("Where its time goes", "measure the stages of a batch under these settings", look)
+        self._said = W.HTML()
+        asking = W.Box([self._look, self._said], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
+        asking.add_class("wb-buttons")
+        self._asking = asking
+        self.widget = W.VBox([self._table, self._picker, self._details, asking])
         self.show(None)
 
     @property
@@ -68,12 +76,20 @@ class Inspector:
         if any(known == wanted for _, known in self._picker.options):
             self._picker.value = wanted
 
+    def say(self, words: str) -> None:
+        """Says beside the button how the measuring of stages goes."""
+        self._said.value = f'<span role="status" class="wb-note">{escape(words)}</span>' if words else ""
+
     def _picked(self, _: dict[str, Any]) -> None:
         if not self._quiet:
+            self.say("")
             self._draw()
             self._told(self.key)
 
     def _draw(self) -> None:
+        trial = self.trial
+        can_look = trial is not None and trial.status == "ok" and stages_of(trial) is None
+        self._asking.layout.display = None if can_look else "none"
         if self._results is None or not self._results.trials:
             self._table.value = self._details.value = ""
             self._picker.layout.display = "none"
@@ -85,7 +101,6 @@ class Inspector:
         )
         table = tables.html_table(self._results, caption=caption, limit=MOST_ROWS, selected=self.key)
         self._table.value = f'<div class="wb-scroll" tabindex="0" role="region" aria-label="Trials">{table}</div>'
-        trial = self.trial
         self._details.value = trial_details(trial) if trial is not None else f'<p class="wb-note">{NONE_CHOSEN}</p>'
 
 

@@ -1,4 +1,7 @@
-"""LiveChart: one chart in the notebook that the kernel feeds with changes; plotly.js travels once a page."""
+"""LiveChart: one chart in the notebook that the kernel feeds with changes; plotly.js travels once a page.
+
+Pulse, for panels that may have no chart, says on the page when the kernel no longer answers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from workbench.notebook.palette import Theme
 PAGE_INKS = Theme("@text", "@muted", "@grid", "@paper", "@panel", "@alert")
 HEARTBEAT_SECONDS = 2.0
 
-_living: weakref.WeakSet[LiveChart] = weakref.WeakSet()
+_living: weakref.WeakSet[LiveChart | Pulse] = weakref.WeakSet()
 _heart_lock = threading.Lock()
 _heart: threading.Thread | None = None
 
@@ -97,6 +100,27 @@ class LiveChart(anywidget.AnyWidget):
                 callback(message["key"])
 
 
+class Pulse(anywidget.AnyWidget):
+    """An alert that appears where the panel stands once its kernel is silent, and goes when it speaks again.
+
+    Attributes:
+        drawn: Whether a view is there.
+    """
+
+    _esm = Path(str(resources.files("workbench.notebook") / "static" / "pulse.js"))
+    drawn = traitlets.Bool(False)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.on_msg(self._wb_receive)
+        _living.add(self)
+        _start_heart()
+
+    def _wb_receive(self, _: Any, message: dict[str, Any], __: Any) -> None:
+        if message.get("kind") == "ready":
+            self.drawn = True
+
+
 @functools.cache
 def plotly_gzipped() -> bytes:
     """plotly.js as the plotly package brings it, gzipped: 1.4 MB in place of 4.8."""
@@ -114,7 +138,7 @@ def _start_heart() -> None:
 
 
 def _beat() -> None:
-    """Tells every chart's views that the kernel lives, as long as there is a chart."""
+    """Tells every view that the kernel lives, for ever: it costs nothing while there is none."""
     while True:
         time.sleep(HEARTBEAT_SECONDS)
         charts = list(_living)

@@ -14,26 +14,26 @@ import ipywidgets as W
 
 from workbench.errors import StoreError, WorkbenchError
 from workbench.loaders.source import LoaderSource
-from workbench.notebook import reopening, saved, sizing
+from workbench.notebook import reopening, saved, sizing, watch
 from workbench.notebook.choices import Choices
 from workbench.notebook.comparing import Comparer
-from workbench.notebook.controls import ErrorBox, Limits, ProgressLine, Steering
+from workbench.notebook.controls import ErrorBox, Frame, Limits, ProgressLine, Steering
 from workbench.notebook.evidence import recommendation_box
-from workbench.notebook.exporting import ExportBox, code_for
+from workbench.notebook.exporting import ExportBox, Name, code_for
 from workbench.notebook.folds import Fold
-from workbench.notebook.gallery import Gallery
+from workbench.notebook.gallery import SECONDS_TO_APPEAR, Gallery
 from workbench.notebook.inspector import Inspector
 from workbench.notebook.points import Running
 from workbench.notebook.pump import Pump
 from workbench.notebook.report import static_text
+from workbench.notebook.stage_look import StageLook
 from workbench.notebook.watch import Watched
-from workbench.tuning.results import Results
+from workbench.tuning.results import Results, load_results
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.steps import step_of
 from workbench.tuning.strategies import strategy_named
 from workbench.tuning.sweep import Sweep
 
-SECONDS_TO_APPEAR = 6.0  # a live chart that is not there by then is taken to need a picture in its place
 SHARE_FOR_DRAWING = 0.1  # of one core, at most, while trials run on the same cores
 STANDS_FOR_PANEL = "Loader Workbench panel: it needs a running kernel; what its last sweep found is kept below."
 MOVED = "This panel went on in a cell that was run later."
@@ -69,7 +69,7 @@ class TuningPanel:
         widget: The panel itself, for use inside other layouts.
 
     Raises:
-        SourceError: If the loader cannot be found or rebuilt.
+        SourceError: If the loader cannot be found or rebuilt, or the step's name names nothing that exists.
         SettingsError: If the strategy is unknown.
     """
 
@@ -146,8 +146,23 @@ class TuningPanel:
 
     def stop(self) -> None:
         """Ends the sweep; what is measured stays."""
-        if self.sweep is not None:
+        if self.state in ("running", "paused"):
             self.sweep.stop()
+            threading.Thread(target=reopening.ended, args=(self.sweep,), daemon=True).start()  # asks until it ends
+        self.stage_look.stop()
+
+    def look_into_stages(self) -> None:
+        """Measures where a batch's time goes under the chosen settings, and keeps that in the store; returns at once.
+
+        Raises:
+            WorkbenchError: If a sweep runs, which that would disturb, or no trial is chosen.
+        """
+        trial, name = self.inspector.trial, getattr(self.results, "name", "")
+        if trial is None:
+            raise WorkbenchError("no trial is chosen; choose one in the list or by a click on its point")
+        if self.state in ("running", "paused", "stopping") or self.stage_look.active:
+            raise WorkbenchError("something is being measured already, and both would be disturbed; wait for its end")
+        self.stage_look.begin(name, trial.settings)
 
     def wait(self, timeout_seconds: float | None = None) -> Any:
         """Waits for the end of the sweep and until it is shown; gives the results. An interrupt stops the sweep."""
@@ -172,7 +187,7 @@ class TuningPanel:
         if self._fixed["measure_seconds"] != 1.0:
             arguments["measure_seconds"] = self._fixed["measure_seconds"]
         if self._step is not None:
-            arguments["step"] = self._step if isinstance(self._step, str) else _Name("step")
+            arguments["step"] = self._step if isinstance(self._step, str) else Name("step")
         if self._fixed["samples_per_batch"] is not None:
             arguments["samples_per_batch"] = self._fixed["samples_per_batch"]
         return code_for(self._expression, arguments, self.space)
@@ -189,7 +204,17 @@ class TuningPanel:
         )
         self.progress = ProgressLine()
         self.gallery = Gallery(guard(self._point_clicked))
-        self.inspector = Inspector(guard(self._trial_chosen))
+        self.inspector = Inspector(guard(self._trial_chosen), guard(lambda _: self.look_into_stages()))
+        self.stage_look = StageLook(
+            self.source,
+            step_of(self._step),
+            self._store,
+            self._stages_kept,
+            self.inspector.say,
+            self.errors.show,
+            samples_per_batch=self._fixed["samples_per_batch"],
+            server_factory=self._server_factory,
+        )
         self.comparer = Comparer(self._store, guard(self._earlier_chosen))
         self.exporting = ExportBox(lambda: self.inspector.trial, guard)
         self._size, self._verdict, self._code, self._note = W.HTML(), W.HTML(), W.HTML(), W.HTML()
@@ -199,7 +224,7 @@ class TuningPanel:
         toolbar = W.Box([self.steering.widget, self._size], layout=W.Layout(flex_flow="row wrap", overflow="visible"))
         toolbar.add_class("wb-toolbar")
         self.setting = Fold("What to try", setting, opened=True)
-        self.widget = _Frame(
+        self.widget = Frame(
             [
                 W.HTML(self._heading()),
                 toolbar,
@@ -214,10 +239,9 @@ class TuningPanel:
                 self.inspector.widget,
                 Fold("Export", self.exporting.widget).widget,
                 Fold("As code", self._code).widget,
-            ]
+            ],
+            STANDS_FOR_PANEL,
         )
-        self.widget.add_class("wb")
-        self.widget.add_class("wb-panel")
 
     def _heading(self) -> str:
         css = static_text("style.css") + static_text("panel.css")
@@ -299,7 +323,9 @@ class TuningPanel:
         if watched.fresh != self._fresh_seen and (watched.state != "running" or time.monotonic() >= self._next_drawing):
             self._fresh_seen = watched.fresh
             self._show_news(watched.active)
-        self.progress.show(watched, getattr(self.results, "ending", ""))
+        numbers = (watch.running_numbers(watched), watch.progress_text(watched))
+        words = watch.headline(watched, getattr(self.results, "ending", ""))
+        self.progress.show(watched.runs_done, watched.runs_done + (watched.runs_left or 0), words, numbers)
         rate = watched.rate
         running = Running(watched.running, rate) if watched.running is not None and rate is not None else None
         self.gallery.show_running(running)
@@ -335,6 +361,12 @@ class TuningPanel:
     def _pump_failed(self, error: BaseException) -> None:
         self.errors.show(error)
 
+    def _stages_kept(self, name: str) -> None:
+        with self._drawing:
+            if getattr(self.results, "name", "") == name:
+                self.results = load_results(self._store, name)
+                self._show_results(live=False)
+
     # -- callbacks --
 
     def _size_changed(self) -> None:
@@ -369,20 +401,6 @@ class TuningPanel:
         timer = threading.Timer(SECONDS_TO_APPEAR, lambda: self.gallery.settle(self.gallery.drawn))
         timer.daemon = True
         timer.start()
-
-
-class _Frame(W.VBox):
-    """A box that says what it is where only its text can be shown."""
-
-    def __repr__(self) -> str:
-        return STANDS_FOR_PANEL
-
-
-class _Name(str):
-    """A name that stands in code without quotes."""
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 def _verdict_html(results: Any, live: bool) -> str:

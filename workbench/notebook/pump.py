@@ -1,4 +1,4 @@
-"""The pump: the one thread that takes a sweep's events to the panel's widgets, four times a second."""
+"""The pump: the one thread that takes the events of what runs to a panel's widgets, four times a second."""
 
 from __future__ import annotations
 
@@ -14,24 +14,32 @@ SECONDS_BETWEEN = 0.25
 
 
 class Pump:
-    """Collects events from the sweep's thread and hands the record of them on, from a thread of its own.
+    """Collects events from a working thread and hands the record of them on, from a thread of its own.
 
     Args:
-        show: Called with the record whenever events came in; the last call sees the sweep's end.
+        show: Called with the record whenever events came in; the last call sees the end of what runs.
         failed: Called with an error that `show` raises, which is then called again with the next events.
+        take_in: Gives the record after one event; records have an attribute `active`.
+        nothing: The record before any event.
     """
 
-    def __init__(self, show: Callable[[Watched], None], failed: Callable[[BaseException], None]) -> None:
-        self.watched = Watched()
-        self._show, self._failed = show, failed
+    def __init__(
+        self,
+        show: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        take_in: Callable[[Any, dict[str, Any]], Any] = taken_in,
+        nothing: Any = None,
+    ) -> None:
+        self.watched = Watched() if nothing is None else nothing
+        self._show, self._failed, self._take_in = show, failed, take_in
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def put(self, event: dict[str, Any]) -> None:
-        """Takes one event; for the sweep's thread, which it does not hold up."""
+        """Takes one event; for the working thread, which it does not hold up."""
         self._events.put(event)
 
-    def begin(self, watched: Watched) -> None:
+    def begin(self, watched: Any) -> None:
         """Starts anew from `watched`; returns at once."""
         self.watched = watched
         self._thread = threading.Thread(target=self._work, name="workbench-panel", daemon=True)
@@ -42,7 +50,7 @@ class Pump:
         self._thread = None
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until the end of the sweep has been shown; says whether it has."""
+        """Waits until the end of what runs has been shown; says whether it has."""
         if self._thread is None:
             return True
         self._thread.join(timeout_seconds)
@@ -52,7 +60,7 @@ class Pump:
         """Takes in what has come so far; says whether that was anything."""
         came = False
         while not self._events.empty():
-            self.watched = taken_in(self.watched, self._events.get())
+            self.watched = self._take_in(self.watched, self._events.get())
             came = True
         return came
 

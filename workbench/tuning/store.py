@@ -6,6 +6,7 @@ process, what was finished is kept and what was not is known. Records are JSON; 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun, probe_from_json, run_from_json, to_json
+from workbench.measure.stages import StageCosts
 from workbench.tuning.database import check_file, empty, open_for_reading, open_for_writing, said_plainly
 from workbench.tuning.writer import is_alive, this_process
 
@@ -163,6 +165,26 @@ class SweepStore:
         """Keeps the record of a run that ended."""
         with self._writing() as db:
             db.execute("UPDATE runs SET record = ? WHERE id = ?", [_json(to_json(run)), number])
+
+    def save_stages(self, name: str, settings: LoaderSettings, costs: StageCosts) -> None:
+        """Adds where a batch's time goes under these settings to the latest record of them in a sweep.
+
+        Raises:
+            StoreError: If the sweep has no record of these settings.
+        """
+        slim = dataclasses.asdict(costs) | {"batch_walls": ()}  # single batches are for their spread, not for keeping
+        with self._writing() as db:
+            rows = db.execute(
+                "SELECT runs.id, record FROM runs JOIN sweeps ON sweeps.id = sweep WHERE name = ? "
+                "AND record IS NOT NULL ORDER BY runs.id DESC",
+                [name],
+            ).fetchall()
+            for number, text in rows:
+                record = json.loads(text)
+                if run_from_json(record).settings == settings:
+                    db.execute("UPDATE runs SET record = ? WHERE id = ?", [_json(record | {"stages": slim}), number])
+                    return
+        raise StoreError(f"sweep {name!r} in {self.path} has no run of {settings.describe()} to add stages to.")
 
     def discard_run(self, number: int) -> None:
         """Forgets a run that somebody stopped: it says nothing about its settings."""
