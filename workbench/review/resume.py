@@ -230,7 +230,7 @@ class _Bench:
     def notes(self, wholes: dict[int, Run]) -> list[str]:
         """What was not covered."""
         notes = [
-            f"with {workers} workers the first {len(whole.batches)} batches were compared; the epoch is longer"
+            f"with {workers_in_words(workers)}, {len(whole.batches)} batches were compared; the epoch is longer"
             for workers, whole in wholes.items()
             if not self.ended(whole)
         ]

@@ -128,6 +128,8 @@ def run(loader: Any, job: Job, folder: Path) -> None:
     """Take batches, note their digests, save states."""
     if not _keeps_state(loader):
         return
+    if not job.save_after and hasattr(loader, "snapshot_every_n_steps"):
+        loader.snapshot_every_n_steps = FOREVER  # nobody asks for these states, and large ones would take minutes
     begun = time.perf_counter()
     if job.state is not None:
         loader.load_state_dict(_read(Path(job.state)))
