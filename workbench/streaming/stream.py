@@ -18,9 +18,12 @@ from workbench.streaming.order import ORDER_VERSION, EpochOrder, Segment
 from workbench.streaming.passes import Passes
 from workbench.streaming.position import Consumed, Identity, Place, merged, share_of
 from workbench.streaming.running import Running
-from workbench.streaming.shards import GatheringShards, as_shards
+from workbench.streaming.shards import GatheringShards, as_shards, digest
 from workbench.streaming.spans import Spans, cut, size
 from workbench.streaming.split import REMAINDERS, Seat, share_of_rank
+
+_LONGEST_FINGERPRINT = 64
+"""Characters that shards may add to every state."""
 
 DEFAULT_WINDOW = 256
 """Rows that are shuffled together: they are held in memory, and read again when a resume falls among them."""
@@ -87,7 +90,7 @@ class ShardStream(IterableDataset):
         self._taken = 0
         self._running = Running()
         self.identity = Identity(
-            shards=self.shards.fingerprint(),
+            shards=_short(self.shards.fingerprint()),
             samples=sum(self.shards.counts),
             seed=seed,
             order=f"{ORDER_VERSION}, window {window}" if shuffle else "as stored",
@@ -352,6 +355,11 @@ def _joined(pieces: list[Any]) -> Any:
     if len(pieces) == 1:
         return pieces[0]
     return torch.cat(pieces) if isinstance(pieces[0], torch.Tensor) else np.concatenate(pieces)
+
+
+def _short(fingerprint: str) -> str:
+    """The fingerprint itself, so that a state shows the digest of the manifest; a digest of it where it is long."""
+    return fingerprint if len(fingerprint) <= _LONGEST_FINGERPRINT else digest(fingerprint)
 
 
 def _check(
