@@ -19,12 +19,15 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
 from workbench.measure.bounds import CopyLook, Rates, SyncLook
 from workbench.measure.causes import Scene
-from workbench.measure.diagnosis import NO_DEVICE, Start, conclude, diagnose, start_from
+from workbench.measure.diagnosing import accelerator_of
+from workbench.measure.diagnosis import NO_DEVICE, conclude, diagnose
 from workbench.measure.records import TrialRun, Window
 from workbench.measure.stages import Stage, StageCosts, merged
+from workbench.measure.starts import Start, start_from
 from workbench.measure.statistics import RateEstimate
 from workbench.measure.training import TrainingStep, move, step_of
 from workbench.measure.trial import TrialServer
+from workbench.tuning.steps import NamedStep
 
 
 def rate(value, error=0.01, starts=3):
@@ -103,7 +106,7 @@ def test_both_fast_and_together_slow_is_transfer_where_copies_explain_it():
         return bounds.judge(rates(1000, 800, combined=400, **{"input_wait_fraction": 0.0, **known, **more}))
 
     assert [found(s).bound for s in (0.015, 0.001)] == ["transfer", "compute"]
-    assert found(0.015).confidence == "high"
+    assert [found(0.015, foreign_share=share).confidence for share in (0.0, 0.9)] == ["high", "medium"]
     assert found(0.001, kept=0.015).bound == "transfer"  # short, but it waits for the device's earlier work
     assert found(0.015, num_workers=0).bound == "compute"  # loading in turn loses as much
     assert [CopyLook(*look).keeps_host for look in ((0.004, 0.004), (0.0001, 0.004))] == [True, False]
@@ -265,6 +268,15 @@ def test_a_diagnosis_states_rates_headroom_and_a_way_on():
     assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["stages"]["fetch"]["name"] == "fetch"
 
 
+def test_stages_of_a_sample_of_the_batches_are_told_as_such():
+    def notes(detailed):
+        one = replace(start(), costs={"loader": [replace(costs(), batches_detailed=detailed)]})
+        return conclude([one, one], LoaderSettings(num_workers=2), 2).notes
+
+    assert any("timed on 20 of 200 batches" in note for note in notes(10))
+    assert not any("timed on" in note for note in notes(100))
+
+
 def test_without_a_device_it_says_what_could_not_be_seen():
     found = conclude([start(device=False)] * 2, LoaderSettings(num_workers=2), 2)
     assert NO_DEVICE in found.notes and found.bound == "compute"
@@ -302,6 +314,20 @@ def test_a_triple_trains():
     copied = pickle.loads(pickle.dumps(step))
     copied((torch.ones(4, 3), torch.zeros(4, 1)))
     assert copied.optimiser.param_groups[0]["params"][0] is next(copied.model.parameters())
+
+
+def test_a_step_found_by_its_name_keeps_its_device(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "named_steps.py").write_text(
+        "from workbench import lab\n"
+        "there = lab.step(device_seconds=0.1, copy_seconds=0.1)\n"
+        "def plain(batch): return batch\n"
+    )
+    there, plain = NamedStep("named_steps:there"), NamedStep("named_steps:plain")
+    copy, wait = accelerator_of(there)
+    assert callable(copy) and callable(wait)
+    assert not hasattr(plain, "synchronize") and not hasattr(plain, "anything")
+    assert pickle.loads(pickle.dumps(there)).text == there.text
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, "step", (torch.nn.Linear(1, 1), 2), (1, 2, 3)])
@@ -346,7 +372,8 @@ def asked(tmp_path_factory):
 TWENTY = {"device_seconds": 0.020}
 ONE_SHARD = {"shards": 1, "storage_seconds": 0.004}
 SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
-COPIED = {"copy_seconds": 0.015, "device_seconds": 0.020}
+WAITS = {"storage_seconds": 0.0005}  # a rate of its own that other programs leave alone
+COPIED = {"copy_seconds": 0.030, "device_seconds": 0.060}
 FOUND = {"storage": ("input", "storage wait"), "idle": ("input", "idle workers"),
          "sync": ("sync", "host synchronisation"), "pageable": ("transfer", "unpinned copies")}  # fmt: skip
 
@@ -361,7 +388,7 @@ FOUND = {"storage": ("input", "storage wait"), "idle": ("input", "idle workers")
             Question("off", {"shards": 2}, TWENTY),
         ),
         ("sync", Question("on", {}, SYNC | {"synchronise": True}), Question("off", {}, SYNC)),
-        ("pageable", Question("on", {}, COPIED | {"pageable": True}), Question("off", {}, COPIED)),
+        ("pageable", Question("on", WAITS, COPIED | {"pageable": True}), Question("off", WAITS, COPIED)),
     ],
 )
 def test_a_verdict_flips_with_the_fault_and_back(asked, fault, on, off):
@@ -462,6 +489,9 @@ def test_a_step_that_fails_is_the_users_own_error():
     assert "in fails" in caught.value.traceback_text
 
 
-def test_one_start_is_refused():
-    with pytest.raises(SettingsError, match="starts=1 is too few"):
-        diagnose(DataLoader(Quick(), batch_size=4), lab.step(device_seconds=0.01), starts=1)
+@pytest.mark.parametrize("effort", [{"starts": 1}, {"starts": True}, {"starts": 2.5}, {"seconds": 0}, {"seconds": -1.0},
+                                    {"seconds": float("nan")}, {"seconds": 1e9}, {"samples_per_batch": 0}])  # fmt: skip
+def test_efforts_that_make_no_sense_are_refused_before_anything_starts(effort, monkeypatch):
+    monkeypatch.setattr("workbench.measure.diagnosis.TrialServer", None)
+    with pytest.raises(SettingsError, match=f"{next(iter(effort))}="):
+        diagnose(DataLoader([1, 2]), lambda batch: None, **effort)

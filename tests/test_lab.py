@@ -293,6 +293,21 @@ def test_burning_takes_the_threads_own_cpu():
     assert time.thread_time() - before >= 0.02
 
 
+def test_threads_burn_what_was_asked_on_average(monkeypatch):
+    clock = [0.0]
+
+    def hashed(_):
+        clock[0] += 0.3
+
+    monkeypatch.setattr(work.time, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(work.hashlib, "sha256", hashed)
+    monkeypatch.setattr(work, "MOST_MADE_UP_SECONDS", 1.0)
+    threads = work.Threads(1)
+    for _ in range(10):
+        threads.burn(1.0)
+    assert clock[0] == pytest.approx(10.0, abs=0.3)  # and not 12, ten times four hashes
+
+
 def test_threads_burn_on_threads_of_their_own():
     before, others = time.thread_time(), time.process_time()
     pool = work.Threads(3)

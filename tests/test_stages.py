@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import time
 from dataclasses import asdict
 
@@ -13,8 +14,19 @@ from torch.utils.data import DataLoader, Dataset, Subset, get_worker_info
 from workbench import lab
 from workbench.errors import ProbeError
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure.stage_clock import COLUMN, FIELDS, RING, TRANSFORM_FIELDS, WIDTH, StageInit, WorkerClock
-from workbench.measure.stage_reading import Lap, costs_between
+from workbench.measure import stage_clock
+from workbench.measure.stage_clock import (
+    COLUMN,
+    FIELDS,
+    RING,
+    TRANSFORM_FIELDS,
+    WIDTH,
+    Moment,
+    StageInit,
+    Starvation,
+    WorkerClock,
+)
+from workbench.measure.stage_reading import Lap, costs_between, is_unsettled, whole_cycles
 from workbench.measure.stages import Stage, costs_from_json, measure_stages
 from workbench.measure.transforms import Clocks, TimedCall
 from workbench.measure.trial import TrialServer
@@ -105,6 +117,28 @@ def test_costs_are_what_grew_between_two_snapshots():
     assert (costs.worker_batches, costs.threads_per_worker, costs.first_batch_seconds) == ((10, 0), 8, 0.3)
     assert sorted(costs.batch_walls)[-1] == pytest.approx(0.77) and len(costs.batch_walls) == 10
     assert costs_from_json(asdict(costs)) == costs
+
+
+def test_a_lap_with_slow_rounds_is_cut_from_one_to_another():
+    def ends(*lengths):
+        return list(itertools.accumulate(lengths, initial=5.0))
+
+    even = ends(*[1.0] * 10)
+    assert (whole_cycles(even), is_unsettled(even)) == ((0, 10), False)
+    periodic = ends(1, 1, 20, 1, 1, 1, 20, 1, 1, 1, 20, 1)
+    assert (whole_cycles(periodic), is_unsettled(periodic)) == ((3, 11), False)
+    assert is_unsettled(ends(1, 20)) and is_unsettled(ends(20, 1, 1, 1, 20, 1, 1))
+    assert whole_cycles(ends(1, 20)) == (0, 2)
+    one_hiccup = ends(*[0.01] * 500, 0.04, *[0.01] * 500)
+    assert (whole_cycles(one_hiccup), is_unsettled(one_hiccup)) == ((0, 1001), False)
+    neighbours = ends(*[1] * 10, 10, 1, 10, *[1] * 10)
+    assert whole_cycles(neighbours) == (0, 23)  # what lies between two that are close is no cycle
+
+
+def test_busy_workers_are_held_against_the_whole_lap():
+    lap = Lap(0.0, 1.0, 5, 40, whole_seconds=2.0)
+    grown = row(batches=10, busy_seconds=1.5, detailed=1, fetch_wall=0.1)
+    assert costs_between([row()], [grown], lap, [], 1, 0, 1).worker_busy_fraction == pytest.approx(0.75)
 
 
 def test_without_a_detailed_batch_nothing_is_claimed():
@@ -202,6 +236,44 @@ def test_detailed_clocks_skip_batches_that_are_too_short_for_them(tmp_path):
     assert clock._row[COLUMN["batches"]] == 2000
     assert 1 <= clock._row[COLUMN["detailed"]] < 200
     assert Fetcher.collate_fn is len
+
+
+def test_what_the_clocks_of_transforms_take_is_no_part_of_any_stage(tmp_path, monkeypatch):
+    class Fetcher:
+        collate_fn = staticmethod(len)
+
+    ticks = itertools.count()
+    for name in ("perf_counter", "thread_time", "process_time"):  # every look takes a second
+        monkeypatch.setattr(stage_clock.time, name, lambda: float(next(ticks)))
+    monkeypatch.setattr(Starvation, "__call__", lambda self: 0.0)
+    found = {}
+    for transforms in (0, 3):
+        dataset = Holder(transforms=[abs] * transforms)
+        clock = WorkerClock(str(tmp_path / f"{transforms}"), 0, 1)
+        clock.transforms = Clocks(dataset, clock.transform, 24)
+        clock.calibrate()
+        assert clock._row[len(FIELDS)] == 0.0 and clock._calls == 0  # nothing of the calibration is left
+        clock.fetch(
+            lambda fetcher, samples, d=dataset: [t(s) for s in samples for t in d.transforms], Fetcher(), [1] * 9
+        )
+        assert clock._calls == 9 * transforms
+        spent = clock._row[len(FIELDS) : len(FIELDS) + 3 * TRANSFORM_FIELDS]
+        assert list(spent) == pytest.approx([0.0] * 9)
+        found[transforms] = clock._row[COLUMN["fetch_wall"]]
+    assert found[3] == pytest.approx(max(0.0, found[0] - 27 * 0.1), abs=0.01)  # and not 27 calls of four looks each
+
+
+def test_a_short_batch_that_waited_for_a_core_is_no_slow_batch(tmp_path, monkeypatch):
+    clock, waited, walls = WorkerClock(str(tmp_path / "rows"), 0, 1), [0.0], iter([])
+    monkeypatch.setattr(clock, "_starved", lambda: waited[0])
+    monkeypatch.setattr(clock, "_now", lambda: Moment(0.0, 0.0, waited[0]))
+    monkeypatch.setattr(stage_clock.time, "perf_counter", lambda: next(walls))
+    clock._due = 10**9
+    for seconds, starved in ((1e-4, 0.0), (1e-4, 0.0), (4e-3, 3.9e-3), (1e-4, 0.0), (4e-3, 0.0)):
+        walls, waited[0] = iter([0.0, seconds]), waited[0] + starved
+        clock.fetch(lambda fetcher, samples: samples, None, [1])
+    found = [clock._row[WIDTH - RING + n] for n in range(5)]
+    assert found == pytest.approx([1e-4, 1e-4, 1e-4, 1e-4, 4e-3])
 
 
 def test_an_error_in_collate_leaves_the_clocks_in_order(tmp_path):

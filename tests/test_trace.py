@@ -469,7 +469,7 @@ def test_a_recorded_trace_says_what_a_clock_says(tmp_path, item_ms, step_ms, wor
     report = read_trace(profile(Timed(), train, tmp_path / "trace.json.gz", steps=15, warmup=4))
     waited, worked = sum(waits[4:19]), sum(work[4:19])
     assert report.steps == 15
-    assert report.input_wait_fraction == pytest.approx(waited / (waited + worked), abs=0.05)
+    assert report.input_wait_fraction == pytest.approx(waited / (waited + worked), rel=0.05)
     assert report.step_seconds >= step_ms / 1e3
     assert not list(tmp_path.glob(".*"))
 

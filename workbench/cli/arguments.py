@@ -177,6 +177,8 @@ def _add_diagnose(commands) -> None:
     )
     command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
     command.add_argument("--step", metavar="FILE:FUNCTION", required=True, help="a training step that takes a batch")
+    command.add_argument("--starts", metavar="N", type=int, default=4, help="most starts, at least 2 (default 4)")
+    command.add_argument("--seconds", metavar="S", type=float, default=0.3, help="length of a stretch (default 0.3)")
     command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
     _add_json(command)
 

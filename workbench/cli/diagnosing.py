@@ -30,7 +30,13 @@ def diagnose(arguments: argparse.Namespace) -> int:
 
     step = step_of(arguments.step)
     print("Measuring the loader, the step, and both, in turn", file=sys.stderr)
-    found = diagnosis(arguments.loader, step, samples_per_batch=arguments.samples_per_batch)
+    found = diagnosis(
+        arguments.loader,
+        step,
+        starts=arguments.starts,
+        seconds=arguments.seconds,
+        samples_per_batch=arguments.samples_per_batch,
+    )
     print(json.dumps(found.as_dict(), allow_nan=False) if arguments.json else found)
     return endings.ANSWER_IS_NO if found.bound == "unknown" else endings.DONE
 

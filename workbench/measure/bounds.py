@@ -151,9 +151,11 @@ def judge(rates: Rates) -> Bound:
         return Bound("unknown", "low", _thin(found))
     bound, why = _order(rates, found)
     disturbed = _disturbed(rates)
-    if _copies_hold_back(rates):
+    lost = _least_lost(rates)
+    if lost > LOST_TOGETHER and _copies_explain(rates):
         why = "loader and step are both faster than the loop, and copies to the device take most of what is lost"
-        return Bound("transfer", "high" if _repeated(rates) else "medium", why)
+        sure = 1 - lost < (1 - LOST_TOGETHER) / rates.doubt
+        return Bound("transfer", "high" if sure and _repeated(rates) else "medium", why)
     if disturbed and bound in ("compute", "balanced", "sync") and rates.input_wait_fraction > WAITS:
         why = "each is fast enough alone, and together the loop waits for batches"
         return Bound("input", _confidence(rates, found, certain=False), why, disturbed=True)
@@ -198,14 +200,18 @@ def _disturbed(rates: Rates) -> bool:
     return ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
 
 
-def _copies_hold_back(rates: Rates) -> bool:
-    """Whether copies explain why the loop is, for sure, slower than loader and step: by their length, or by the time
-    for which they keep the host, which includes waiting for what the device was given before."""
+def _least_lost(rates: Rates) -> float:
+    """Share of the rate of the slower of loader and step that the loop loses at least, 0 to 1, by the intervals."""
+    slower = min(rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
+    return max(0.0, 1 - 1 / ratio(slower, rates.combined).low)
+
+
+def _copies_explain(rates: Rates) -> bool:
+    """Whether what the loop loses goes to copies: by their length, or by the time for which they keep the host, which
+    includes waiting for what the device was given before. Without workers loading in turn loses as much."""
     if rates.copy is None or not rates.num_workers:
         return False
-    slower = min(rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
-    lost = ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
-    return lost and max(rates.copy.seconds, rates.transfer_seconds) > COPIES_EXPLAIN * rates.lost_seconds
+    return max(rates.copy.seconds, rates.transfer_seconds) > COPIES_EXPLAIN * rates.lost_seconds
 
 
 def _contradiction(rates: Rates, bound: str) -> str:

@@ -180,7 +180,8 @@ def _tail(scene: Scene) -> Cause | None:
     return Cause(
         "heavy tail",
         told,
-        f"raise prefetch_factor to {ahead}, so that more finished batches lie ahead of a slow one"
+        f"raise prefetch_factor to {ahead}, so that more finished batches lie ahead of a slow one (in_order=False lets "
+        "them pass it, at the price of an order that changes from run to run: no exact resume)"
         if scene.num_workers
         else "load in a worker with num_workers=1, so that the step works on while a slow sample loads",
         "p95 and the median of the batch times are close, or the rate does not rise with prefetch_factor",

@@ -5,7 +5,8 @@
     found.headroom              # 1.6: perfect loading would give at most 1.6 times the speed
     print(found)
 
-`diagnosing.py` measures in isolated processes, `bounds.py` judges the rates, `causes.py` finds the sub-cause.
+`diagnosing.py` measures in isolated processes, `starts.py` holds what it finds, `bounds.py` judges the rates,
+`causes.py` finds the sub-cause.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from statistics import mean, median
 from typing import Any
 
 from workbench import machine
 from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
-from workbench.measure.bounds import Bound, CopyLook, Rates, SyncLook
+from workbench.measure.bounds import Bound, Rates
 from workbench.measure.causes import Cause, Scene
-from workbench.measure.records import TrialRun, Window
-from workbench.measure.stages import StageCosts, costs_from_json, merged
-from workbench.measure.statistics import RateEstimate, estimate_rate, pooled_spread
+from workbench.measure.stages import StageCosts, merged
+from workbench.measure.starts import Start, mean_of, rates_of, start_from
+from workbench.measure.statistics import RateEstimate
 from workbench.measure.trial import TrialPlan, TrialServer
 from workbench.measure.verdicts import judge as judge_ending
 
 ENOUGH_STARTS = 2
+LONGEST_SECONDS = 10.0
 ENOUGH_PRECISION = 0.10
 """Half-width of the headroom's interval at which no further start is made: the accuracy that is promised for it."""
 NO_DEVICE = (
@@ -130,10 +131,14 @@ def diagnose(
     Raises:
         ProbeError: If loader or step fail, or the loader yields too little to time.
         SourceError: If the loader cannot be found or shipped.
-        SettingsError: If `step` is no step, or `starts` is below 2.
+        SettingsError: If `step` is no step, `starts` is below 2, `seconds` not above 0 and at most 10, or
+            `samples_per_batch` below 1.
     """
     from workbench.measure.training import step_of
 
+    _check_effort(starts, seconds)
+    if samples_per_batch is not None and samples_per_batch < 1:
+        raise SettingsError(f"samples_per_batch={samples_per_batch!r} is no number of samples: give 1 or more, or None")
     accelerated = machine.accelerator().kind is not None
     with TrialServer(
         loader, step=step_of(step), samples_per_batch=samples_per_batch, on_event=on_event, fresh=accelerated
@@ -155,10 +160,7 @@ def by_start(
 
     Cancelling the server ends it with a `ProbeError`; what was given until then stays good.
     """
-    if starts < ENOUGH_STARTS:
-        raise SettingsError(
-            f"starts={starts!r} is too few: one start says nothing about the next, give at least {ENOUGH_STARTS}"
-        )
+    _check_effort(starts, seconds)
     seen: list[Start] = []
     for start in range(starts):
         plan = TrialPlan(seed=start, max_measure_seconds=2.0, measure_seconds=1e9, precision=0.0)
@@ -172,53 +174,13 @@ def by_start(
             return
 
 
-@dataclass(frozen=True)
-class Start:
-    """What one start has shown.
-
-    Attributes:
-        runs: Rates by kind ("loader", "moved", "step", "combined"), as windows of a run.
-        laps: The laps by kind, as dicts of `stage_reading.Lap`.
-        costs: Stage costs by kind.
-        sync: A step on an idle device; None without a device.
-        memory_pressure: Share of the time in which something waited for memory.
-        first_batch_seconds: From asking for an iterator to the first batch.
-        device_seen: Whether there was a device to wait for.
-        pinned: Whether batches came pinned; None when not known.
-        copy: A copy to an idle device; None where nothing is copied.
-    """
-
-    runs: dict[str, TrialRun]
-    laps: dict[str, list[dict[str, Any]]]
-    costs: dict[str, list[StageCosts]]
-    sync: SyncLook | None
-    memory_pressure: float | None
-    first_batch_seconds: float | None
-    device_seen: bool
-    pinned: bool | None
-    copy: CopyLook | None = None
-
-
-def start_from(verdict: dict[str, Any], settings: LoaderSettings) -> Start:
-    """A start from the warden's summary of a trial."""
-    done = verdict["done"]
-    laps: dict[str, list[dict[str, Any]]] = {}
-    costs: dict[str, list[StageCosts]] = {}
-    windows: dict[str, list[Window]] = {}
-    for lap, window in zip(done["laps"], verdict["windows"], strict=False):
-        kind = lap["kind"]
-        laps.setdefault(kind, []).append(lap["lap"])
-        windows.setdefault(kind, []).append(Window(**window))
-        if (found := costs_from_json(lap["costs"])) is not None:
-            costs.setdefault(kind, []).append(found)
-    for kind, timed in windows.items():  # an epoch's edge is no steady state, unless every lap holds one
-        inside = [w for w, lap in zip(timed, laps[kind], strict=True) if not lap["edges"]]
-        windows[kind] = inside or timed
-    runs = {kind: TrialRun(settings, "ok", windows=tuple(timed)) for kind, timed in windows.items()}
-    sync = SyncLook(**done["sync"]) if done["sync"] else None
-    copy = CopyLook(**done["copy"]) if done["copy"] else None
-    return Start(runs, laps, costs, sync, done["memory_pressure"], done["first_batch_seconds"], done["device_seen"],
-                 done["copies_pinned"], copy)  # fmt: skip
+def _check_effort(starts: int, seconds: float) -> None:
+    if isinstance(starts, bool) or not isinstance(starts, int) or starts < ENOUGH_STARTS:
+        raise SettingsError(
+            f"starts={starts!r} is too few: one start says nothing about the next, give at least {ENOUGH_STARTS}"
+        )
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_SECONDS:
+        raise SettingsError(f"seconds={seconds!r} is no length of a stretch: give 0.1 to {LONGEST_SECONDS:g}, say 0.3")
 
 
 def conclude(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Diagnosis:
@@ -238,41 +200,10 @@ def conclude(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Dia
             rates.loader.samples_per_second,
             rates.step.samples_per_second,
             rates.foreign_share,
-            _mean([start.memory_pressure for start in seen]),
+            mean_of([start.memory_pressure for start in seen]),
         )
     cause = _cause(bound, rates, scene, seen, cores)
     return _diagnosis(bound, cause, rates, scene, (alone, beside), seen, settings)
-
-
-def rates_of(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Rates:
-    """Rates of each kind with intervals; the spread between starts is pooled over the kinds."""
-    kinds = [kind for kind in ("loader", "step", "combined", "moved") if all(kind in start.runs for start in seen)]
-    runs = {kind: [start.runs[kind] for start in seen] for kind in kinds}
-    spread = pooled_spread(list(runs.values()), cores)
-    rate = {kind: estimate_rate(found, spread, cores) for kind, found in runs.items()}
-    for kind in ("loader", "step", "combined"):
-        if rate.get(kind) is None:
-            raise ProbeError(f"the {kind} gave no sample that could be timed", error_type="", traceback_text="")
-    laps = [lap for start in seen for lap in start.laps["combined"]]
-    alone = _per_batch([lap for start in seen for lap in start.laps["step"]], "step_seconds")
-    together = _per_batch(laps, "step_seconds")
-    slower = max(_per_batch([lap for s in seen for lap in s.laps[kind]], "seconds") for kind in ("loader", "step"))
-    foreign = _mean([w.foreign_cores for start in seen for run in start.runs.values() for w in run.windows])
-    looks = [start.sync for start in seen if start.sync is not None]
-    return Rates(
-        rate["loader"],
-        rate["step"],
-        rate["combined"],
-        rate.get("moved"),
-        sum(lap["next_seconds"] for lap in laps) / sum(lap["seconds"] for lap in laps),
-        settings.num_workers,
-        together / alone if alone > 0 else 1.0,
-        _median_look(looks),
-        foreign / cores if foreign is not None else None,
-        _median_copy([start.copy for start in seen if start.copy is not None]),
-        max(0.0, _per_batch(laps, "seconds") - slower),
-        _per_batch(laps, "transfer_seconds"),
-    )
 
 
 def _cause(bound: Bound, rates: Rates, scene: Scene | None, seen: Sequence[Start], cores: int) -> Cause | None:
@@ -312,6 +243,7 @@ def _diagnosis(
         if scene is not None
         else ["the loader is no DataLoader: its workers cannot be looked into"]
     )
+    notes += _sampled(stages[0])
     return Diagnosis(
         bound=bound.bound,
         cause=cause.name if cause else None,
@@ -335,7 +267,7 @@ def _diagnosis(
     )
 
 
-_MEASURE_AGAIN = "measure again on a quiet machine, or longer: diagnose(..., starts=8, seconds=1.0)"
+_MEASURE_AGAIN = "measure again on a quiet machine, or longer: starts=8, seconds=1.0 (--starts 8 --seconds 1)"
 
 
 def _evidence(rates: Rates, bound: Bound) -> list[str]:
@@ -365,27 +297,14 @@ def _precise(found: Diagnosis) -> bool:
     return high - low <= 2 * ENOUGH_PRECISION * found.headroom
 
 
-def _median_look(looks: Sequence[SyncLook]) -> SyncLook | None:
-    if not looks:
-        return None
-    host, cpu, left = (median(getattr(look, name) for look in looks)
-                       for name in ("host_seconds", "host_cpu_seconds", "left_seconds"))  # fmt: skip
-    return SyncLook(host, cpu, left, _mean([look.wait_fraction for look in looks]))
-
-
-def _median_copy(looks: Sequence[CopyLook]) -> CopyLook | None:
-    if not looks:
-        return None
-    return CopyLook(*(median(getattr(look, name) for look in looks) for name in ("host_seconds", "seconds")))
-
-
-def _per_batch(laps: Sequence[dict[str, Any]], name: str) -> float:
-    return sum(lap[name] for lap in laps) / max(1, sum(lap["batches"] for lap in laps))
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known else None
+def _sampled(costs: StageCosts | None) -> list[str]:
+    formed = sum(costs.worker_batches) if costs is not None else 0
+    if costs is None or costs.batches_detailed >= formed:
+        return []
+    return [
+        f"stages were timed on {costs.batches_detailed} of {formed} batches, drawn at random: on all of them, clocks "
+        "would be a part of what they measure"
+    ]
 
 
 def _slim(costs: StageCosts | None) -> dict[str, Any] | None:

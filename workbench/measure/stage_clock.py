@@ -22,22 +22,27 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from workbench.measure.transforms import Clocks
+from workbench.measure.transforms import Clocks, TimedCall
 
 OVERHEAD_SHARE = 0.005
 """Detailed clocks run on so few batches that they take this share of a worker's time; promised is 2 % for everything.
 Their cost is reckoned from looks in a row, and from how much longer a timed batch takes than others."""
 PLAIN_WEIGHT = 0.1
 """Of a batch in the running mean of batches that are not timed in detail."""
-SELDOM = 500
-"""Every so many batches at the latest, one is timed in detail."""
+SELDOM = 2000
+"""Every so many batches at the latest, one is timed in detail: a batch of 30 microseconds with 50 calls of transforms
+takes ten times as long in detail, and 0.3 s hold 10,000 of them."""
 SHORTEST_SECONDS = 2e-5
 """No batch is taken to be shorter, when the clocks took most of its time."""
 MOST_TRANSFORMS = 24
 LOOKS_A_BATCH = 6
 """Looks at the clocks that a detailed batch takes beside those of its transforms: four, and reading a few totals."""
-LONG_SECONDS = 2e-4
-"""Batches above this are asked every time how long they had no core, which takes 1.5 microseconds."""
+LONG_SECONDS = 1e-3
+"""Batches above this are asked every time how long they had no core, which takes 2.5 microseconds in all."""
+SLOW_TIMES = 2.0
+"""Shorter ones are asked when they take this many times their mean: a core that is taken away is gone for longer."""
+CALIBRATIONS, CALLS = 3, 10
+"""Rounds, and calls of nothing in each, by which the clocks learn what they take themselves: 0.2 ms in all."""
 RING = 512
 """Times of the last batches that each worker keeps, less what they had no core for: a slow sample in 400 shows in
 batches of 16 within 25."""
@@ -98,23 +103,28 @@ class WorkerClock:
         self._plain = 0.0
         self._random = random.Random(worker)  # its own: the user's generators are left as they are
         self._starved = Starvation()
-        self._long = False
+        self._long, self._starved_then = False, 0.0
         self._process_cpu, self._thread_cpu = time.process_time(), time.thread_time()
         self.transforms: Clocks | None = None
         self._calls = 0
         self._look: float | None = None
+        self._inside = self._around = Moment(0.0, 0.0, 0.0)  # a clocked call of nothing: as its clocks see it, and all
 
     # -- around the loader's own functions --
 
     def fetch(self, original: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
         """Forms one batch with the fetcher's own method, timed."""
         self._seen += 1
-        before = self._starved() if self._long else 0.0
+        if self._long:
+            self._starved_then = self._starved()
         begun = time.perf_counter()
         in_detail = self._seen > self._due
         batch = self._fetch_in_detail(original, fetcher, index) if in_detail else original(fetcher, index)
         seconds = time.perf_counter() - begun
-        own = seconds - (self._starved() - before) if self._long else seconds
+        own = seconds
+        if self._long or seconds > SLOW_TIMES * self._plain:
+            starved, then = self._starved(), self._starved_then
+            own, self._starved_then = max(0.0, seconds - (starved - then)), starved
         if not in_detail:
             self._plain += PLAIN_WEIGHT * (own - self._plain) if self._plain else own
         self._keep(seconds, own)
@@ -152,7 +162,8 @@ class WorkerClock:
             if self.transforms is not None:
                 self.transforms.off()
         whole = [b - a for a, b in zip(before, self._now(), strict=True)]
-        self._add("fetch", *(max(0.0, w - s) for w, s in zip(whole, spent, strict=True)))
+        own = [self._calls * part for part in self._around]  # what the transforms' clocks took
+        self._add("fetch", *(max(0.0, w - s - o) for w, s, o in zip(whole, spent, own, strict=True)))
         self._add("collate", *spent)
         self._row[COLUMN["detailed"]] += 1
         self._absolute()
@@ -173,15 +184,30 @@ class WorkerClock:
         self._due = self._seen + (self._random.randrange(2 * every - 1) if every > 1 else 0)
 
     def transform(self, number: int, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Calls one of the transforms, timed."""
+        """Calls one of the transforms, timed; what the clocks themselves take in that is left out."""
         self._calls += 1
         before = self._now()
         try:
             return function(*args, **kwargs)
         finally:
             at = len(FIELDS) + number * TRANSFORM_FIELDS
-            for part, (begun, ended) in enumerate(zip(before, self._now(), strict=True)):
-                self._row[at + part] += ended - begun
+            for part, (begun, ended, own) in enumerate(zip(before, self._now(), self._inside, strict=True)):
+                self._row[at + part] += ended - begun - own
+
+    def calibrate(self) -> None:
+        """Finds what a clocked call takes: as its own clocks see it, and in all. The least of a few rounds."""
+        row, self._row = self._row, array.array("d", bytes(8 * WIDTH))
+        nothing, seen, whole = TimedCall(_nothing, 0, self.transform), [], []
+        for _ in range(CALIBRATIONS):
+            self._row[len(FIELDS)] = 0.0
+            begun = time.perf_counter()
+            for _ in range(CALLS):
+                nothing(None)
+            whole.append((time.perf_counter() - begun) / CALLS)
+            seen.append(self._row[len(FIELDS)] / CALLS)
+        self._row, self._calls = row, 0
+        inside, around = min(seen), min(whole)
+        self._inside, self._around = Moment(inside, inside, 0.0), Moment(around, around, 0.0)
 
     def dumps(self, pickler: Any, message: Any) -> Any:
         """Pickles what goes to the main process, timed; runs in the queue's own thread."""
@@ -251,6 +277,8 @@ def start_clocks(path: str, worker: int, workers: int, dataset: Any) -> WorkerCl
         pickler = queues._ForkingPickler
         queues._ForkingPickler = _ClockedPickler(clock, getattr(pickler, "pickler", pickler))
     clock.transforms = Clocks(dataset, clock.transform, MOST_TRANSFORMS)
+    if clock.transforms.names:
+        clock.calibrate()
     if worker == 0:
         draft = f"{path}.names.{os.getpid()}"
         with open(draft, "w") as file:
@@ -285,6 +313,10 @@ def _clocked(clock: WorkerClock, original: Callable[[Any, Any], Any]) -> Callabl
 
     fetch._unclocked = original
     return fetch
+
+
+def _nothing(value: Any) -> Any:
+    return value
 
 
 def _thread_count() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import itertools
 import os
 import sys
 import threading
@@ -31,6 +32,16 @@ from workbench.measure.stream import EmptyLoaderError, Stream, why_empty
 
 Row = array.array
 
+SLOW_TIMES = 4.0
+"""A round that takes this many times the lower quartile of the rounds is a slow one (as in `causes.TAIL_TIMES`)..."""
+WEIGHS = 0.05
+"""... when it takes this share of a lap as well: smaller ones cannot shift its rate by more than that."""
+SLOW_ROUNDS = 3
+FEWEST_ROUNDS = 2
+LONGEST_TIMES = 8.0
+LOOK_AGAIN_TIMES = 1.25
+"""A lap is prolonged to hold `SLOW_ROUNDS` slow rounds, two cycles, but to no more than so many times its length."""
+
 
 @dataclass(frozen=True)
 class Lap:
@@ -49,6 +60,7 @@ class Lap:
         step_cpu_seconds: CPU of the main thread there.
         starved_seconds: Time for which the main thread had no core.
         edges: Epochs that ended in it.
+        whole_seconds: Length before it was cut to whole cycles (see `whole_cycles`).
     """
 
     at_seconds: float
@@ -63,6 +75,7 @@ class Lap:
     step_cpu_seconds: float = 0.0
     starved_seconds: float = 0.0
     edges: int = 0
+    whole_seconds: float = 0.0
 
 
 class Tap:
@@ -123,7 +136,7 @@ class Tap:
         finish: Callable[[], None] | None = None,
         rounds: int = 1,
     ) -> Lap:
-        """Takes whole rounds for at least `seconds` and so many `rounds`.
+        """Takes whole rounds for at least `seconds` and so many `rounds`; longer, and cut, where some take far longer.
 
         Args:
             seconds: Least length.
@@ -138,7 +151,8 @@ class Tap:
         spent = [0.0] * 6  # next, its CPU, longest, transfer, step, its CPU
         edges, samples, batches, starved = stream.epochs_ended, stream.samples, 0, self._starved()
         begun = now = clock()
-        while batches % self.round or batches < rounds * self.round or now - begun < seconds:
+        marks, look_at = [(begun, 0, samples, *spent)], begun + seconds
+        while batches % self.round or batches < rounds * self.round or now < look_at:
             spent_cpu = cpu()
             stream.take()
             after_cpu, after = cpu(), clock()
@@ -157,11 +171,19 @@ class Tap:
                 now = clock()
                 spent[4] += now - before
                 spent[5] += cpu() - before_cpu
+            if batches % self.round == 0:
+                marks.append((now, batches, stream.samples, *spent))
+                if now >= look_at and now - begun < LONGEST_TIMES * seconds and is_unsettled([m[0] for m in marks]):
+                    look_at = begun + LOOK_AGAIN_TIMES * (now - begun)
+        first, last = whole_cycles([mark[0] for mark in marks])
         if finish is not None:
             finish()
-            now = clock()
-        return Lap(begun, now - begun, batches, stream.samples - samples, *spent,
-                   starved_seconds=self._starved() - starved, edges=stream.epochs_ended - edges)  # fmt: skip
+            if first == 0:  # from an idle device to an idle one; cut ends have it equally far behind
+                marks[-1] = (clock(), *marks[-1][1:])
+        counted = [b - a for a, b in zip(marks[first], marks[last], strict=True)]
+        counted[5] = spent[2]  # the longest wait is no sum
+        return Lap(marks[first][0], *counted, starved_seconds=self._starved() - starved,
+                   edges=stream.epochs_ended - edges, whole_seconds=marks[-1][0] - begun)  # fmt: skip
 
     def samples_of(self, batch: Any) -> int:
         """How many samples a batch holds."""
@@ -180,6 +202,31 @@ class Tap:
         """Ends the workers."""
         self.batch = None
         self._stream.shut_down()
+
+
+def whole_cycles(ends: Sequence[float]) -> tuple[int, int]:
+    """The first and the last of the ends of rounds between which a rate is taken: all, or from slow one to slow one.
+
+    A lap that begins and ends anywhere holds up to one slow round too many or too few; from the end of one to the end
+    of another it holds as many as come with what lies between them (the cycles of a renewal process).
+    """
+    slow = _slow_rounds(ends)
+    if len(slow) < 2 or 2 * (ends[slow[-1]] - ends[slow[0]]) < ends[-1] - ends[0]:
+        return 0, len(ends) - 1
+    return slow[0], slow[-1]
+
+
+def is_unsettled(ends: Sequence[float]) -> bool:
+    """Whether single rounds still weigh so much that a longer lap would say something else."""
+    return 0 < len(_slow_rounds(ends)) < SLOW_ROUNDS
+
+
+def _slow_rounds(ends: Sequence[float]) -> list[int]:
+    lengths = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    if len(lengths) < FEWEST_ROUNDS:
+        return []
+    least = max(SLOW_TIMES * sorted(lengths)[len(lengths) // 4], WEIGHS * (ends[-1] - ends[0]))
+    return [number + 1 for number, length in enumerate(lengths) if length > least]
 
 
 def stages(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dict[str, Any]:
@@ -221,7 +268,7 @@ def costs_between(
     collate = Stage("collate", *(total[f"collate_{part}"] / detailed for part in ("wall", "cpu", "starved")))
     handed = total["handed"]
     hand_over = Stage("hand-over", total["hand_wall"] / handed, total["hand_cpu"] / handed) if handed else None
-    busy = total["busy_seconds"] / formed
+    busy, whole = total["busy_seconds"] / formed, lap.whole_seconds or lap.seconds
     hand_cpu = hand_over.cpu_seconds if hand_over else 0.0
     process, thread = total["process_cpu"] / formed, total["thread_cpu"] / formed
     return StageCosts(
@@ -232,7 +279,7 @@ def costs_between(
         worker_seconds_per_batch=busy,
         worker_cpu_seconds_per_batch=process if num_workers else fetch.cpu_seconds + inside[1] + collate.cpu_seconds,
         other_threads_cpu_seconds=max(0.0, process - thread - hand_cpu) if num_workers else 0.0,
-        worker_busy_fraction=min(1.0, total["busy_seconds"] / (lap.seconds * num_workers)) if num_workers else None,
+        worker_busy_fraction=min(1.0, total["busy_seconds"] / (whole * num_workers)) if num_workers else None,
         main_seconds_per_batch=lap.next_cpu_seconds / lap.batches,
         queue_wait_seconds=max(0.0, lap.next_seconds - lap.next_cpu_seconds) / lap.batches,
         next_seconds=lap.next_seconds / lap.batches,
@@ -259,8 +306,8 @@ def _transform_stages(grown: Sequence[Sequence[float]], names: Sequence[str], de
     for number, name in enumerate(names):
         at = len(FIELDS) + number * TRANSFORM_FIELDS
         spent = [sum(row[at + part] for row in grown) / detailed for part in range(TRANSFORM_FIELDS)]
-        if spent[0]:
-            found.append(Stage(name, *spent))
+        if any(spent):
+            found.append(Stage(name, *(max(0.0, part) for part in spent)))  # its clocks' own time is taken off
     return tuple(found)
 
 

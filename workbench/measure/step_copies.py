@@ -10,6 +10,8 @@ from typing import Any
 from workbench.errors import SettingsError
 
 Step = Callable[..., Any]
+DEVICE_METHODS = ("synchronize", "to_device")
+"""What a step may have that drives a device which torch does not know: to wait for it, to copy a batch to it."""
 
 
 def takes_non_blocking(step: Step | None) -> bool:
@@ -56,6 +58,7 @@ def step_under(step: Step | None, non_blocking: bool | None) -> Step | None:
         raise SettingsError(why)
     assert step is not None
     told = functools.partial(step, non_blocking=non_blocking)
-    if hasattr(step, "synchronize"):
-        told.synchronize = step.synchronize  # type: ignore[attr-defined]  # what waits for a device of its own
+    for name in DEVICE_METHODS:
+        if hasattr(step, name):
+            setattr(told, name, getattr(step, name))
     return told

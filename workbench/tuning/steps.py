@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.errors import SettingsError
 from workbench.loaders.address import Address, address_of, definitions_of, imported
-from workbench.measure.step_copies import takes_non_blocking
+from workbench.measure.step_copies import DEVICE_METHODS, takes_non_blocking
 
 
 class NamedStep:
@@ -44,6 +44,12 @@ class NamedStep:
         if self._function is None:
             self._function = imported(self._address)
         return self._function
+
+    def __getattr__(self, name: str) -> Any:
+        """What the named object has to wait for a device and to copy to it (see `wb.diagnose`); importing it tells."""
+        if name not in DEVICE_METHODS:
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(self._imported(), name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_function": None}
