@@ -163,7 +163,7 @@ def test_a_knob_that_the_loader_does_not_take_is_not_offered(make):
         return DataLoader(TensorDataset(torch.ones(8)), num_workers=num_workers)
 
     one = make(loader, space=SearchSpace(num_workers=[0, 1]))
-    assert set(one.choices.rows) == {"num_workers", "batch_on_worker"}
+    assert set(one.choices.rows) == {"num_workers", "batch_on_worker", "worker_threads", "sharing_strategy"}
     with pytest.raises(SettingsError, match="'prefetch_factor' is not offered"):
         one.choices.tick(prefetch_factor=[2])
 
