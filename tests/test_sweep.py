@@ -391,14 +391,23 @@ def test_a_budget_ends_the_sweep_with_the_best_so_far(sweep, monkeypatch):
     assert all(plan.deadline_seconds <= 8 for plan in server.plans)
 
 
-def test_a_trial_that_the_budget_cuts_off_is_not_held_against_its_settings(sweep):
+@pytest.mark.parametrize(
+    ("seconds", "status", "ending"), [(29.5, "skipped", "budget"), (15.0, "timed_out", "finished")]
+)
+def test_a_trial_that_the_budget_cuts_off_is_told_from_one_that_hangs(sweep, monkeypatch, seconds, status, ending):
+    clock = [0.0]
+    monkeypatch.setattr(engine.time, "monotonic", lambda: clock[0])
+
     def rate(settings):
-        return TrialRun(settings, "timed_out", "no end") if settings == W2 else by_workers(settings)
+        if settings != W2:
+            return by_workers(settings)
+        clock[0] += seconds
+        return TrialRun(settings, "timed_out", "no end")
 
     results = sweep(ScriptedServer(rate), budget_seconds=30).run(progress=False)
 
-    assert results.ending == "budget"
-    assert results.trial(W2).status == "skipped"
+    assert results.trial(W2).status == status and results.ending == ending
+    assert results.best is not None or ending == "budget"
 
 
 # -- resume --

@@ -32,6 +32,7 @@ OPTIONS_THAT_SHAPE_NUMBERS = ("measure_seconds", "step", "samples_per_batch")
 SCREEN_WARMUP_SECONDS = 0.1  # beside the queue, which is used up once in any case
 SCREEN_WINDOW_SECONDS = 0.04
 LONGEST_SHARE = 2.0  # a run that is not precise yet goes on for as long again; a further start tells more than that
+SECONDS_OF_A_CUT = 1.0  # left of the budget when it was what ended a run; a hang ends sooner, by its silence
 SECONDS_OF_A_RUN_BESIDE_MEASURING = 1.0  # start, warm-up and end of a run, until one was seen
 
 
@@ -294,7 +295,7 @@ class Engine:
             if self.control.cancelled and run.status != "ok":
                 store.discard_run(number)
                 continue
-            if cut_by_budget and run.status == "timed_out":
+            if cut_by_budget and run.status == "timed_out" and self._seconds_left() < SECONDS_OF_A_CUT:
                 store.discard_run(number)
                 return "budget"
             self._run_seconds.append(time.monotonic() - begun)
