@@ -593,6 +593,21 @@ def test_convert_follows_the_advice(tmp_path):
     assert len(made.manifest.shards) == 6
 
 
+def test_the_command_line_cuts_for_who_reads_and_numbers_equal_names(tmp_path):
+    from workbench.cli import main
+
+    for shard in "ab":
+        with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
+            for number in range(12):
+                member(archive, f"{number}.jpg")
+    target = tmp_path.parent / f"{tmp_path.name}-out"
+    asked = ["convert", str(tmp_path), str(target), "--layout", "parquet", "--world-size", "2", "--num-workers", "3"]
+    assert main([*asked, "--processes", "1"]) == 2 and not target.exists()
+    assert main([*asked, "--processes", "1", "--duplicates", "number"]) == 0
+    made = open_dataset(target)
+    assert len(made.shards) == 6 and made.sample(12)[KEY] == "0~2"
+
+
 @pytest.mark.parametrize("counted", ["shards", "world_size", "num_workers"])
 def test_a_stream_cannot_be_cut_for_its_readers(tmp_path, counted):
     with pytest.raises(LayoutError, match=f"{counted}=2 needs a source whose length is known"):
