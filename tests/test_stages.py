@@ -238,6 +238,17 @@ def test_detailed_clocks_skip_batches_that_are_too_short_for_them(tmp_path):
     assert Fetcher.collate_fn is len
 
 
+def test_one_slow_batch_does_not_leave_the_detailed_clocks_on(tmp_path):
+    class Fetcher:
+        collate_fn = staticmethod(len)
+
+    clock = WorkerClock(str(tmp_path / "rows"), 0, 1)
+    clock._plain = 10.0  # as if the first batch that was not timed in detail had lost its core for long
+    for _ in range(2000):
+        clock.fetch(lambda fetcher, samples: fetcher.collate_fn(samples), Fetcher(), [1, 2])
+    assert clock._row[COLUMN["detailed"]] < 200
+
+
 def test_what_the_clocks_of_transforms_take_is_no_part_of_any_stage(tmp_path, monkeypatch):
     class Fetcher:
         collate_fn = staticmethod(len)

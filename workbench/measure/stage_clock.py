@@ -178,6 +178,7 @@ class WorkerClock:
         """
         cost = self._look_seconds() * (LOOKS_A_BATCH + 2 * self._calls)
         if self._plain:
+            self._plain = min(self._plain, seconds)  # in detail a batch takes no less: one slow batch is forgotten
             cost = max(cost, seconds - self._plain)
         every = math.ceil(cost / (OVERHEAD_SHARE * max(seconds - cost, self._plain, SHORTEST_SECONDS)))
         every = min(every, SELDOM)
