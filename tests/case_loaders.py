@@ -369,6 +369,39 @@ class SetsUp(Numbers):
         return super().__getitem__(index)
 
 
+class Keeps(Numbers):
+    """Keeps what it has read; reading takes 4 ms."""
+
+    length = 120
+
+    def __init__(self) -> None:
+        self.kept: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        if index not in self.kept:
+            time.sleep(0.004)
+            self.kept[index] = super().__getitem__(index)
+        return self.kept[index]
+
+
+class Reads(Numbers):
+    """Reading takes 4 ms, every time."""
+
+    length = 120
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+
+def reads(**knobs: Any) -> DataLoader:
+    return DataLoader(Reads(), batch_size=2, **knobs)
+
+
+def keeps(**knobs: Any) -> DataLoader:
+    return DataLoader(Keeps(), batch_size=2, **knobs)
+
+
 def sets_up(**knobs: Any) -> DataLoader:
     return DataLoader(SetsUp(), batch_size=10, **knobs)
 

@@ -43,7 +43,7 @@ QUICK = TrialPlan(
     deadline_seconds=60,
     silence_seconds=3,
     check_data=False,
-    check_seconds=0.6,
+    check_seconds=2.0,
     measure_edge=False,
     measure_growth=False,
 )
@@ -340,6 +340,14 @@ def test_an_epochs_number_that_living_workers_never_hear_of_is_wrong_data(bench)
 
     assert [run.status for run in runs] == ["ok", "wrong_data"]
     assert "set_epoch() changes the data" in runs[1].reason and "persistent_workers off" in runs[1].reason
+
+
+def test_a_dataset_that_keeps_what_it_has_read_is_told_since_later_epochs_are_faster(bench):
+    def told(name):
+        return [note for note in bench.probe(name).notes if "something keeps what was read" in note]
+
+    assert "the rates here are of a first epoch" in told("keeps")[0]
+    assert told("reads") == []
 
 
 def test_set_up_of_workers_is_in_the_first_batch_and_in_every_edge_unless_they_live_on(bench):

@@ -45,9 +45,9 @@ def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dic
     record = seen.record(source)
     channel.send(partial=asdict(record), phase="epoch length")
     notes = seen.rest()
-    notes += _write_reference(source, zero, task["reference"], channel) if not notes else ()
+    if not notes:
+        notes = _write_reference(source, zero, task["reference"], channel) + seen.advice()
     record = seen.record(source)
-    notes += seen.advice() if not notes else ()
     return asdict(record) | {"notes": record.notes + notes}
 
 
@@ -202,4 +202,4 @@ def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Chan
         return (f"data are not compared between settings, since the reference failed: {type(error).__name__}: {error}",)
     with open(path, "w") as file:
         json.dump(found.to_json(), file)
-    return ()
+    return (found.note,) if found.note else ()

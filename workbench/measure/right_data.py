@@ -30,6 +30,8 @@ MAX_SAMPLES = 100_000  # 0.8 MB of digests a leaf, and as much once in the refer
 MAX_BATCHES = 256  # of a dataset asked by index; a race that spoils 1 batch in 50 is met with a chance of 99.4 %
 DRAWING_SHARE = 0.35  # of the time for drawing batches; fetching them again, twice, in one process takes longer
 EPOCHS_SHARE = 0.3  # of the time for comparing two epochs
+LEAST_BATCHES_TIMED = 8
+CACHED_RATIO = 3.0  # times as fast as the first look: other programs were seen to slow a look down to a half
 DISTINCT_SHARE = 0.5  # leaves that repeat more than this (labels) cannot tell samples apart
 
 
@@ -52,6 +54,7 @@ class Reference:
         batch_size: The loader's own, None where it has none.
         drop_last: The loader's own, None where it has none.
         epoch_paths: Leaves whose order follows the dataset's `set_epoch`; empty where nothing follows it.
+        second_look: How many times as fast the second look was, None where either was too short to tell.
     """
 
     samples: int
@@ -67,6 +70,7 @@ class Reference:
     batch_size: int | None = None
     drop_last: bool | None = None
     epoch_paths: tuple[str, ...] = ()
+    second_look: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-ready dict; `from_json` reads it back equal."""
@@ -78,6 +82,17 @@ class Reference:
         names = {f.name for f in dataclasses.fields(cls)}
         known = {key: tuple(v) if isinstance(v, list) else v for key, v in data.items() if key in names}
         return cls(**known)
+
+    @property
+    def note(self) -> str:
+        """A sentence where the loader keeps what it has read, so that later epochs are faster than what is measured."""
+        if self.second_look is None or self.second_look < CACHED_RATIO:
+            return ""
+        return (
+            f"a second epoch began {self.second_look:.1f} times as fast as the first: something keeps what was read; "
+            "the rates here are of a first epoch, and later ones may be faster where the process that keeps it lives "
+            "on: num_workers=0, or persistent_workers=True"
+        )
 
     @property
     def log(self) -> SampleLog:
@@ -190,6 +205,7 @@ class _Look:
         self.structures: dict[str, int] = {}
         self.sizes: set[int] = set()
         self.batches = self.samples = self.units = 0
+        self.arrivals = array("d")  # seconds since the first batch
         self.unit = "sample"
         self.complete = False
         self.attributed = True
@@ -222,9 +238,11 @@ class _Look:
 
 def _look(tap: Tap, seconds: float, batch_size: int | None, by_index: bool = False) -> _Look:
     """Draws an epoch until it ends, `seconds` after its first batch, or at the bounds on samples and batches."""
-    look, count, deadline = _Look(), None, None
+    look, count, deadline, begun = _Look(), None, None, 0.0
     for arrival in tap.epoch():
-        deadline = deadline or time.monotonic() + seconds
+        begun = begun or time.monotonic()
+        look.arrivals.append(time.monotonic() - begun)
+        deadline = begun + seconds
         count = count or make_counter(arrival.batch, batch_size)
         samples = _request_size(arrival.index) or count(arrival.batch)
         kind = structure(arrival.batch)
@@ -270,7 +288,16 @@ def _reference(first: _Look, second: _Look, loader: Any, epoch_paths: tuple[str,
         batch_size=getattr(loader, "batch_size", None),
         drop_last=getattr(loader, "drop_last", None),
         epoch_paths=epoch_paths,
+        second_look=_speed_up(first, second),
     )
+
+
+def _speed_up(first: _Look, second: _Look) -> float | None:
+    """How much faster the second look came to as many batches; None where either was too short to tell."""
+    batches = min(first.batches, second.batches)
+    if batches < LEAST_BATCHES_TIMED or not second.arrivals[batches - 1]:
+        return None
+    return first.arrivals[batches - 1] / second.arrivals[batches - 1]
 
 
 def _same_samples(first: _Look, second: _Look, path: str) -> bool:
