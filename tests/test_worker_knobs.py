@@ -10,9 +10,10 @@ import types
 import pytest
 import torch
 import yaml
-from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DataLoader
 
 from tests.scripted import ScriptedServer, factory, run_of
+from tests.tellers import Telling, leave_a_mark
 from workbench.cli import checking
 from workbench.cli.arguments import knob_values
 from workbench.errors import SettingsError, SourceError
@@ -33,25 +34,6 @@ from workbench.tuning.sweep import Sweep
 from workbench.tuning.trials import trials_of
 
 TURNED = LoaderSettings(2, worker_threads=3, sharing_strategy="file_system", non_blocking=True)
-
-
-class Telling(Dataset):
-    """Sample i is [threads of the worker, whether it shares by file_system, what worker_init_fn left behind]."""
-
-    mark = 0
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
-        by_name = torch.multiprocessing.get_sharing_strategy() == "file_system"
-        return torch.tensor([torch.get_num_threads(), int(by_name), self.mark])
-
-
-def leave_a_mark(worker_id):
-    """A user's own worker_init_fn, which also asks for threads of its own."""
-    torch.set_num_threads(2)
-    get_worker_info().dataset.mark = 7
 
 
 def told(loader) -> list[int]:
@@ -111,15 +93,21 @@ def test_settings_written_before_these_knobs_existed_still_load(tmp_path):
     assert LoaderSettings.from_dict(old) == LoaderSettings(2)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_worker_has_the_threads_and_strategy_after_the_users_own_init_ran(method, whole):
+def test_a_worker_has_the_threads_and_strategy_after_the_users_own_init_ran(whole):
     source = LoaderSource.of(DataLoader(Telling(), batch_size=4, worker_init_fn=leave_a_mark))
-    plain = LoaderSettings(1, multiprocessing_context=method, batch_on_worker=whole)
+    plain = LoaderSettings(1, batch_on_worker=whole)
 
     assert told(source.build(plain)) == [2, 0, 7]
     assert told(source.build(plain.replaced(worker_threads=3))) == [3, 0, 7]
     assert told(source.build(plain.replaced(sharing_strategy="file_system"))) == [2, 1, 7]
+
+
+def test_a_spawned_worker_knows_nothing_of_its_parent_and_is_told_all_the_same():
+    source = LoaderSource.of(DataLoader(Telling(), batch_size=4, worker_init_fn=leave_a_mark))
+    turned = LoaderSettings(1, multiprocessing_context="spawn", worker_threads=3, sharing_strategy="file_system")
+
+    assert told(source.build(turned)) == [3, 1, 7]
 
 
 def test_a_factory_need_not_name_them_and_may():
