@@ -127,6 +127,7 @@ def test_a_lap_with_slow_rounds_is_cut_from_one_to_another():
     assert (whole_cycles(even), is_unsettled(even)) == ((0, 10), False)
     periodic = ends(1, 1, 20, 1, 1, 1, 20, 1, 1, 1, 20, 1)
     assert (whole_cycles(periodic), is_unsettled(periodic)) == ((3, 11), False)
+    assert not is_unsettled(periodic, expected=True) and is_unsettled(even, expected=True)  # a quiet stretch
     assert is_unsettled(ends(1, 20)) and is_unsettled(ends(20, 1, 1, 1, 20, 1, 1))
     assert whole_cycles(ends(1, 20)) == (0, 2)
     one_hiccup = ends(*[0.01] * 500, 0.04, *[0.01] * 500)

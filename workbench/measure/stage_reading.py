@@ -107,6 +107,7 @@ class Tap:
             self._stream.samples = self._stream.count(self.batch)
         self.first_samples = self._stream.samples
         self._starved = Starvation()
+        self._slow_rounds_come = False
 
     def _hold(self, batch: Any) -> None:
         self.batch = batch
@@ -173,9 +174,11 @@ class Tap:
                 spent[5] += cpu() - before_cpu
             if batches % self.round == 0:
                 marks.append((now, batches, stream.samples, *spent))
-                if now >= look_at and now - begun < LONGEST_TIMES * seconds and is_unsettled([m[0] for m in marks]):
+                look = now >= look_at and now - begun < LONGEST_TIMES * seconds
+                if look and is_unsettled([mark[0] for mark in marks], expected=self._slow_rounds_come):
                     look_at = begun + LOOK_AGAIN_TIMES * (now - begun)
         first, last = whole_cycles([mark[0] for mark in marks])
+        self._slow_rounds_come |= first > 0
         if finish is not None:
             finish()
             if first == 0:  # from an idle device to an idle one; cut ends have it equally far behind
@@ -216,9 +219,15 @@ def whole_cycles(ends: Sequence[float]) -> tuple[int, int]:
     return slow[0], slow[-1]
 
 
-def is_unsettled(ends: Sequence[float]) -> bool:
-    """Whether single rounds still weigh so much that a longer lap would say something else."""
-    return 0 < len(_slow_rounds(ends)) < SLOW_ROUNDS
+def is_unsettled(ends: Sequence[float], *, expected: bool = False) -> bool:
+    """Whether single rounds still weigh so much that a longer lap would say something else.
+
+    Args:
+        ends: Of the rounds, seconds.
+        expected: Whether laps before had slow rounds, so that one without any is a quiet stretch.
+    """
+    slow = len(_slow_rounds(ends))
+    return slow < SLOW_ROUNDS and (expected or slow > 0)
 
 
 def _slow_rounds(ends: Sequence[float]) -> list[int]:
