@@ -20,7 +20,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.loaders.batching import whole_batches
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure.right_data import Reference, check, reference
+from workbench.measure.right_data import Reference, _Look, _speed_up, check, reference
 from workbench.measure.right_stream import SampleLog, compare
 
 SECONDS = 8.0  # epochs end long before
@@ -574,3 +574,28 @@ def test_two_logs(kept, seen, words):
     reason = compare(kept, seen, workers=2, droppable=0).reason
     assert words in reason
     assert bool(words) == bool(reason)
+
+
+# -- a dataset that keeps what it has read --
+
+
+def look(*gaps: float) -> _Look:
+    """A look whose batches came so many seconds apart."""
+    made = _Look()
+    made.arrivals.extend(itertools.accumulate(gaps, initial=0.0))
+    made.batches = len(gaps) + 1
+    return made
+
+
+def test_how_much_faster_a_second_look_was_rests_on_the_usual_batch_and_not_on_one_delay():
+    assert _speed_up(look(*[0.02] * 12), look(*[0.002] * 30)) == pytest.approx(10)
+    assert _speed_up(look(0.5, *[0.02] * 12), look(*[0.02] * 12)) == pytest.approx(1)
+    assert _speed_up(look(*[0.02] * 5), look(*[0.002] * 30)) is None
+    assert _speed_up(look(*[0.0001] * 30), look(*[0.00001] * 30)) is None
+
+
+def test_only_a_second_look_that_was_far_faster_is_told():
+    made = reference(lambda: DataLoader(list(range(40)), batch_size=2), 0.2)
+
+    assert dataclasses.replace(made, second_look=2.9).note == dataclasses.replace(made, second_look=None).note == ""
+    assert "began 6.0 times as fast" in dataclasses.replace(made, second_look=6.0).note

@@ -30,7 +30,7 @@ MAX_SAMPLES = 100_000  # 0.8 MB of digests a leaf, and as much once in the refer
 MAX_BATCHES = 256  # of a dataset asked by index; a race that spoils 1 batch in 50 is met with a chance of 99.4 %
 DRAWING_SHARE = 0.35  # of the time for drawing batches; fetching them again, twice, in one process takes longer
 EPOCHS_SHARE = 0.3  # of the time for comparing two epochs
-LEAST_BATCHES_TIMED = 8
+LEAST_BATCHES_TIMED, LEAST_SECONDS_TIMED = 8, 0.05  # below, one delay of the machine is as long as all batches
 CACHED_RATIO = 3.0  # times as fast as the first look: other programs were seen to slow a look down to a half
 DISTINCT_SHARE = 0.5  # leaves that repeat more than this (labels) cannot tell samples apart
 
@@ -54,7 +54,7 @@ class Reference:
         batch_size: The loader's own, None where it has none.
         drop_last: The loader's own, None where it has none.
         epoch_paths: Leaves whose order follows the dataset's `set_epoch`; empty where nothing follows it.
-        second_look: How many times as fast the second look was, None where either was too short to tell.
+        second_look: How many times as fast a batch came in the second look; None where they were too short to tell.
     """
 
     samples: int
@@ -293,11 +293,12 @@ def _reference(first: _Look, second: _Look, loader: Any, epoch_paths: tuple[str,
 
 
 def _speed_up(first: _Look, second: _Look) -> float | None:
-    """How much faster the second look came to as many batches; None where either was too short to tell."""
+    """Median time between batches in the first look over that in the second; None where they were too short to tell."""
     batches = min(first.batches, second.batches)
-    if batches < LEAST_BATCHES_TIMED or not second.arrivals[batches - 1]:
+    if batches < LEAST_BATCHES_TIMED or first.arrivals[batches - 1] < LEAST_SECONDS_TIMED:
         return None
-    return first.arrivals[batches - 1] / second.arrivals[batches - 1]
+    before, after = (float(np.median(np.diff(look.arrivals[:batches]))) for look in (first, second))
+    return before / after if after else None
 
 
 def _same_samples(first: _Look, second: _Look, path: str) -> bool:
