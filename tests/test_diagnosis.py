@@ -22,7 +22,7 @@ from workbench.measure.causes import Scene
 from workbench.measure.diagnosing import accelerator_of
 from workbench.measure.diagnosis import NO_DEVICE, conclude, diagnose
 from workbench.measure.records import TrialRun, Window
-from workbench.measure.stages import Stage, StageCosts, merged
+from workbench.measure.stage_costs import Stage, StageCosts, merged
 from workbench.measure.starts import Start, start_from
 from workbench.measure.statistics import RateEstimate
 from workbench.measure.training import TrainingStep, move, step_of

@@ -13,7 +13,7 @@ from workbench import lab
 from workbench.errors import SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory
-from workbench.measure.stages import Stage, StageCosts
+from workbench.measure.stage_costs import Stage, StageCosts
 from workbench.tuning.forecast import Forecast, forecast
 from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
 from workbench.tuning.results import Results

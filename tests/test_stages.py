@@ -26,8 +26,9 @@ from workbench.measure.stage_clock import (
     Starvation,
     WorkerClock,
 )
+from workbench.measure.stage_costs import Stage, costs_from_json
 from workbench.measure.stage_reading import Lap, costs_between, is_unsettled, whole_cycles
-from workbench.measure.stages import Stage, costs_from_json, measure_stages
+from workbench.measure.stages import measure_stages
 from workbench.measure.transforms import Clocks, TimedCall
 from workbench.measure.trial import TrialServer
 

@@ -15,7 +15,7 @@ from tests import made_up_sweeps as made_up
 from tests.made_up_sweeps import settings
 from workbench.errors import StoreError
 from workbench.measure.records import MemoryReading, run_from_json, to_json
-from workbench.measure.stages import Stage, StageCosts
+from workbench.measure.stage_costs import Stage, StageCosts
 from workbench.measure.trial import measure
 from workbench.measure.watch import thinned
 from workbench.notebook import palette, still

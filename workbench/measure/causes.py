@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from workbench.machine import format_bytes
-from workbench.measure.stages import Stage, StageCosts
+from workbench.measure.stage_costs import Stage, StageCosts
 
 EXPLAINS = 0.35
 """Share of the time that a cause must explain to be named; below it the largest stage is named instead."""

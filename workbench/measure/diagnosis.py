@@ -22,7 +22,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure import bounds, causes
 from workbench.measure.bounds import Bound, Rates
 from workbench.measure.causes import Cause, Scene
-from workbench.measure.stages import StageCosts, merged
+from workbench.measure.stage_costs import StageCosts, merged
 from workbench.measure.starts import Start, mean_of, rates_of, start_from
 from workbench.measure.statistics import RateEstimate
 from workbench.measure.trial import TrialPlan, TrialServer

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure.stages import StageCosts, costs_from_json
+from workbench.measure.stage_costs import StageCosts, costs_from_json
 
 STATUSES = ("ok", "failed", "timed_out", "killed", "over_memory", "wrong_data", "skipped")
 

@@ -27,7 +27,7 @@ from workbench.measure.stage_clock import (
     start_clocks,
     transform_names,
 )
-from workbench.measure.stages import Stage, StageCosts
+from workbench.measure.stage_costs import Stage, StageCosts
 from workbench.measure.stream import EmptyLoaderError, Stream, why_empty
 
 Row = array.array

@@ -11,7 +11,7 @@ from workbench.errors import ProbeError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.bounds import CopyLook, Rates, SyncLook
 from workbench.measure.records import TrialRun, Window
-from workbench.measure.stages import StageCosts, costs_from_json
+from workbench.measure.stage_costs import StageCosts, costs_from_json
 from workbench.measure.statistics import estimate_rate, pooled_spread
 
 

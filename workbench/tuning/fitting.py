@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
-from workbench.measure.stages import StageCosts
+from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.queueing import Costs, queued_bytes, rate
 
 PLATEAU_BELOW = 0.85  # of what workers and cores would give: lower, and something shared binds

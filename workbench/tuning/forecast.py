@@ -15,7 +15,7 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
-from workbench.measure.stages import StageCosts
+from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.fitting import Model, layout_of, models_of
 from workbench.tuning.queueing import Costs, bounds, memory_bytes, said_of
 from workbench.tuning.ranking import counts

@@ -21,7 +21,7 @@ from typing import Any
 from workbench.errors import StoreError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun, probe_from_json, run_from_json, to_json
-from workbench.measure.stages import StageCosts
+from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.database import check_file, empty, open_for_reading, open_for_writing, said_plainly
 from workbench.tuning.writer import is_alive, this_process
 
