@@ -175,6 +175,17 @@ def test_stop_in_a_later_start_keeps_the_diagnosis_so_far(make, server, monkeypa
     assert one.wait(60).starts == 2 and "So far" not in one._verdict.value
 
 
+def test_a_run_that_measured_nothing_leaves_what_was_known(make, server):
+    one = make()
+    one.run()
+    found = one.wait(60)
+    server.error = ProbeError("the loader fails", error_type="", traceback_text="")
+    one.run()
+    one.wait(60)
+    assert one.found is found and one.before is None and "Verdict" in one._verdict.value
+    assert "the loader fails" in one.errors.widget.value
+
+
 def test_an_error_of_the_users_code_is_shown_with_its_traceback(make, server):
     server.error = ProbeError("the loader fails: KeyError: 'x'", error_type="KeyError", traceback_text="line 3 <x>")
     one = make()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import xml.etree.ElementTree as ElementTree
 
+from tests.test_trial_details import COSTS
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.diagnosis import Diagnosis
 from workbench.notebook import verdict
@@ -63,6 +64,25 @@ def test_what_is_kept_holds_images_and_no_script():
     bundle = verdict.bundle(diagnosis())
     assert bundle["text/html"].count("data:image/svg+xml;base64,") == 1 and "<script" not in bundle["text/html"]
     assert bundle["text/plain"].startswith("Bound: input")
+
+
+def test_stages_are_told_apart_and_without_workers_nobody_waits_for_a_batch():
+    workers = diagnosis(stages=COSTS, stages_combined=COSTS)
+    assert [bar.name for bar in verdict.stage_bars(workers)] == [
+        "fetch, in a worker",
+        "Resize, in a worker",
+        "collate, in a worker",
+        "hand-over, in a worker",
+        "the loop waits for a batch",
+        "the loop's own work in next()",
+        "the step, alone",
+    ]
+    fetch, *_, step = verdict.stage_bars(workers)
+    assert [round(part.length, 6) for part in fetch.parts] == [0.001, 0.007, 0.002] and step.told == "40.0 ms"
+    alone = dataclasses.replace(COSTS, hand_over=None)
+    names = [bar.name for bar in verdict.stage_bars(diagnosis(stages=alone, stages_combined=alone))]
+    assert names == ["fetch, in the loop", "Resize, in the loop", "collate, in the loop", "the step, alone"]
+    assert "cannot be looked into" in verdict.stages_html(diagnosis())
 
 
 def test_every_bound_has_a_headline():

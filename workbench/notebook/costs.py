@@ -23,7 +23,7 @@ def costs_html(costs: Any) -> str:
 
 def worker_bars(costs: Any) -> tuple[Bar, ...]:
     """Each stage of a loading process, in seconds for a batch."""
-    where = "in a worker" if costs.hand_over is not None else "loading"
+    where = "in a worker" if costs.hand_over is not None else "in the loop"
     return tuple(_stage_bar(stage, where) for stage in costs.stages)
 
 

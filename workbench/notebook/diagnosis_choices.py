@@ -68,7 +68,7 @@ class DiagnosisChoices:
     """The fields.
 
     Args:
-        source: The LoaderSource; knobs that it cannot vary are not offered.
+        source: The LoaderSource; knobs that it cannot vary are not offered, nor pinning where nothing pins.
         step: As for `step_from`, or None.
         settings: Under which the loader runs at first.
         starts: Most starts.
@@ -82,13 +82,15 @@ class DiagnosisChoices:
         self._typed = W.Text(value=typed, placeholder="train.py:step, or 40 ms", continuous_update=False)
         self._seconds = W.Text(value=f"{seconds:g} s", continuous_update=False)
         self._starts = W.BoundedIntText(value=starts, min=ENOUGH_STARTS, max=MOST_STARTS)
-        self.knobs = {name: self._knob(name) for name in KNOBS if source.accepts(name)}
+        pins = settings.pin_memory or machine.accelerator().pins
+        offered = [name for name in KNOBS if source.accepts(name) and (pins or name != "pin_memory")]
+        self.knobs = {name: self._knob(name) for name in offered}
         first = [] if self._has_own_step else [labelled("Step", self._typed)]
         first += [labelled("Time each", self._seconds), labelled("Starts at most", self._starts)]
         for field in (self._typed, self._seconds, self._starts, *self.knobs.values()):
             field.observe(lambda _: changed(), "value")
         for field in (self._typed, self._seconds, self._starts):
-            field.layout = W.Layout(**FIELD)
+            field.layout = W.Layout(**FIELD, margin="0")
         self.widget = W.VBox([_row(first), _row(list(self.knobs.values()))])
 
     @property

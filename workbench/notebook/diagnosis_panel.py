@@ -87,6 +87,8 @@ class DiagnosisPanel:
         self._expression = repr(loader) if isinstance(loader, str) else "loader"
         self._name, self._samples, self._server_factory = name, samples_per_batch, server_factory
         self._errand: Errand | None = None
+        self._earlier: Diagnosis | None = None
+        self._traced: Path | None = None
         self._saved: Any = None
         self._drawing = threading.RLock()
         self._pump = Pump(self._show, self.show_error, taken_in, Examined())
@@ -292,8 +294,8 @@ class DiagnosisPanel:
         self._note.value = f'<p class="wb-note">{" ".join(notes)}</p>' if notes else ""
         self._errand, self._traced = errand, traced
         if not seen.trace:
-            self.history.add(self.found)
-            self.found = None
+            self._earlier, self.found = self.found, None
+            self.history.add(self._earlier)
             self._draw_found()
         errand.on_event.append(self._pump.put)
         errand.start()
@@ -319,6 +321,10 @@ class DiagnosisPanel:
     def _ended(self, seen: Examined) -> None:
         if seen.trace and seen.state == "done" and not seen.stopped and self._traced is not None:
             self.show_trace(self._traced)
+        if not seen.trace and not seen.laps and self._earlier is not None:  # nothing came in place of what was known
+            self.history.forget(self._earlier)
+            self.found = self._earlier
+            self._draw_found()
         self._save()
 
     def _draw_found(self, seen: Examined | None = None) -> None:
@@ -380,7 +386,7 @@ def _card(child: Any) -> W.VBox:
 
 
 def _titled(title: str, body: str) -> str:
-    return f'<p class="wb-live-title"><b>{escape(title)}</b></p>{body}'
+    return f'<p class="wb-card-title">{escape(title)}</p>{body}'
 
 
 def _others_measure(mine: DiagnosisPanel) -> bool:

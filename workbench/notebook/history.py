@@ -30,7 +30,7 @@ class History:
         )
         self._picker.style.description_width = "auto"
         self._picker.observe(self._picked, "value")
-        self.widget = W.VBox([self._picker], layout=W.Layout(display="none"))
+        self.widget = W.VBox([self._picker], layout=W.Layout(display="none", margin="8px 0 0"))
 
     @property
     def chosen(self) -> Any:
@@ -53,6 +53,12 @@ class History:
             self._offer(NOBODY if place is None else place)
         else:
             self._offer(self._picker.value)
+
+    def forget(self, found: Any) -> None:
+        """Keeps a diagnosis no longer; what was chosen otherwise stays chosen."""
+        chosen = self.chosen
+        self._kept = [(label, kept) for label, kept in self._kept if kept is not found]
+        self._offer(next((place for place, (_, kept) in enumerate(self._kept) if kept is chosen), len(self._kept) - 1))
 
     def take_over(self, other: History, last: Any) -> None:
         """Takes what another panel kept, and what it found last."""

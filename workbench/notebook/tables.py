@@ -113,7 +113,7 @@ def _row(key: int, trial: Any, best: Any, current: Any, selected: bool) -> str:
         return f"<tr{state}>{head}{cells}</tr>"
     looks = "wb-waiting" if trial.status == "skipped" else "wb-failed"
     told = f'<span class="{looks}">{STATUS_WORDS[trial.status]}</span> {escape(_first_line(trial.reason))}'
-    return f'<tr{state}>{head}<td colspan="{len(COLUMNS)}" class="wb-reason">{told}</td></tr>'
+    return f'<tr{state}>{head}<td colspan="{len(COLUMNS)}" class="wb-reason"><div>{told}</div></td></tr>'
 
 
 def _text_row(trial: Any, best: Any) -> list[str]:

@@ -104,8 +104,9 @@ def stage_bars(found: Any) -> tuple[Bar, ...]:
         return ()
     bars = list(worker_bars(costs))
     beside = found.stages_combined or costs
-    bars.append(_loop_bar("the loop waits for a batch", beside.queue_wait_seconds, WAIT_INK, "waiting"))
-    bars.append(_loop_bar("the loop's own work in next()", beside.main_seconds_per_batch, CPU_INK, "CPU"))
+    if costs.hand_over is not None:  # without workers the loop does the loading itself, and waits for nobody
+        bars.append(_loop_bar("the loop waits for a batch", beside.queue_wait_seconds, WAIT_INK, "waiting"))
+        bars.append(_loop_bar("the loop's own work in next()", beside.main_seconds_per_batch, CPU_INK, "CPU"))
     if beside.pin_seconds is not None:
         bars.append(_loop_bar("pinning, in a thread of its own", beside.pin_seconds, CPU_INK, "CPU"))
     if found.step_samples_per_second:
