@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import nbformat
@@ -12,6 +14,10 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("
 STATIC = {"text/html", "image/png", "image/svg+xml", "text/markdown"}
 LARGEST_STORED_BYTES = 1_500_000
 HANGS_AFTER_SECONDS = 600
+LONGEST_CELL_LINES = 24  # more does not fit on a screen beside its output
+ANSWER = re.compile(r"^## The answer$", re.MULTILINE)
+EXERCISE = re.compile(r"your turn|No answer yet")
+OF_THIS_MACHINE = re.compile(r"/(?:tmp|home|root|work|Users)/|VBox\(|HBox\(")
 
 
 def code_cells(notebook):
@@ -22,8 +28,22 @@ def shown(cell) -> bool:
     return bool(cell.outputs)
 
 
-def test_there_are_lessons():
-    assert NOTEBOOKS
+def said(cell) -> str:
+    """What a code cell shows, in the kinds that a page without a kernel can show."""
+    texts = [output.get("text", "") for output in cell.outputs]
+    kinds = [output.get("data", {}) for output in cell.outputs]
+    return "\n".join([*texts, *(str(data[kind]) for data in kinds for kind in data if kind.startswith("text/"))])
+
+
+def test_there_is_a_lesson_for_every_number():
+    assert [path.name[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(9)]
+
+
+def test_the_readme_lists_every_lesson():
+    readme = (NOTEBOOKS[0].parent.parent / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| \[\d\d [^]]*\]\(notebooks/([^)]*)\)", readme, flags=re.MULTILINE) == [
+        path.name for path in NOTEBOOKS
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -56,3 +76,22 @@ def test_stored_lesson_reads_well_without_a_kernel(path):
         assert all(output.output_type != "error" for output in cell.outputs)
         rich = {kind for output in cell.outputs for kind in output.get("data", {})} - {"text/plain"}
         assert not rich or rich & STATIC, f"only a live widget or script would show this: {sorted(rich)}"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_lesson_ends_with_an_answer_and_checks_its_exercises(path):
+    notebook = nbformat.read(path, as_version=4)
+    (answer,) = (number for number, cell in enumerate(notebook.cells) if ANSWER.search(cell.source))
+    answers = [cell for cell in notebook.cells[answer:] if cell.cell_type == "code"]
+    assert answers and said(answers[-1]), "the last code cell answers the question of the first cell"
+    exercises = [cell for cell in code_cells(notebook) if EXERCISE.search(cell.source)]
+    assert exercises and all(EXERCISE.search(said(cell)) for cell in exercises), "stored with no answer given"
+    solutions = sum("<summary>Solution</summary>" in cell.source for cell in notebook.cells)
+    assert solutions >= len(exercises)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_lesson_is_short_of_breath_and_tells_nothing_of_this_machine(path):
+    for cell in code_cells(nbformat.read(path, as_version=4)):
+        assert len(cell.source.splitlines()) <= LONGEST_CELL_LINES, cell.source
+        assert not OF_THIS_MACHINE.search(json.dumps(cell.outputs)), said(cell)
