@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from workbench.loaders.settings import LoaderSettings
+from workbench.measure.clock import Clock
+from workbench.measure.stream import Stream
 from workbench.measure.trial import TrialPlan, TrialServer
 
 BATCH_BYTES = 8 << 20
@@ -39,3 +43,56 @@ def test_a_settings_first_run_reads_memory_with_a_full_queue_and_later_ones_need
     assert full.status == unfilled.status == "ok"
     assert full.memory.peak_shm_bytes >= (settings.batches_in_flight - 1) * BATCH_BYTES
     assert unfilled.memory.peak_shm_bytes <= settings.batches_in_flight / 2 * BATCH_BYTES
+
+
+class OwnQueue:
+    """A loader without workers of its own kind: a thread makes a batch every 2 ms and keeps up to 400 ready."""
+
+    def __iter__(self):
+        ready: queue.Queue = queue.Queue()
+        ended = threading.Event()
+
+        def fill() -> None:
+            while not ended.wait(0.002):
+                if ready.qsize() < 400:
+                    ready.put([0.0] * 4)
+
+        thread = threading.Thread(target=fill)
+        thread.start()
+        try:
+            while True:
+                yield ready.get()
+        finally:
+            ended.set()
+            thread.join()
+
+
+class SlowToAnswer:
+    """A warden that takes its time to read memory, and then lets windows come until there are four."""
+
+    def __init__(self) -> None:
+        self.windows: list[tuple[float, float, int, int]] = []
+
+    def send(self, window: Any = None, **_: Any) -> None:
+        if window is not None:
+            self.windows.append(window)
+
+    def wait_for_go(self) -> None:
+        time.sleep(0.4)
+
+    def stopped(self) -> bool:
+        return len(self.windows) >= 4
+
+
+def test_what_a_loader_with_a_queue_of_its_own_banks_during_a_pause_is_in_no_window():
+    plan = {"warmup_seconds": 0.2, "max_measure_seconds": 2.0, "window_seconds": 0.02}
+    stream, channel = Stream(OwnQueue(), len, None, [0] * 4), SlowToAnswer()
+    stream.start()
+    clock = Clock(stream, LoaderSettings(), plan, channel)
+    clock.first_round()
+    clock.warm_up()
+    clock.read_memory()
+    clock.drain()
+    clock.measure()
+    stream.iterator.close()
+    assert max(batches / seconds for _, seconds, batches, _ in channel.windows) < 2 / 0.002

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import math
 import time
 from typing import Any
 
@@ -28,6 +29,7 @@ class Clock:
         self._arrivals = array.array("d")  # 8 bytes a batch: a list would look like the loader growing
         self.mode = "steady"
         self.waited_seconds = 0.0
+        self._paused_seconds = 0.0
         self._rate = 0.0
 
     def warm_up(self) -> None:
@@ -45,15 +47,15 @@ class Clock:
         spent = time.perf_counter() - begun
         self._rate = max(self._stream.batches - first, 1) / max(spent, 1e-6)
 
-    def _discard(self, begun: float) -> None:
-        for taken in range(self._queue + self._round):
+    def _discard(self, begun: float, banked: int = 0) -> None:
+        for taken in range(max(self._queue, banked) + self._round):
             if taken >= self._round and time.perf_counter() - begun > self._plan["max_measure_seconds"]:
                 return
             self._stream.take()
 
     def drain(self) -> None:
-        """Uses up what was banked while nothing was timed."""
-        self._discard(time.perf_counter())
+        """Uses up what was banked while nothing was timed: the queue, or what a loader with a queue of its own made."""
+        self._discard(time.perf_counter(), math.ceil(self._paused_seconds * self._rate))
 
     def first_round(self) -> None:
         """Takes a batch from every worker: from here on, growth is not start-up any more."""
@@ -74,7 +76,8 @@ class Clock:
         taken = {"samples": stream.worker_samples, "batches": stream.worker_batches, "workers": self._round}
         self._channel.send(memory=taken)
         self._channel.wait_for_go()
-        self.waited_seconds += time.perf_counter() - begun
+        self._paused_seconds = time.perf_counter() - begun
+        self.waited_seconds += self._paused_seconds
 
     def measure(self) -> None:
         """Takes windows one after another without a pause until the warden says that they suffice."""
