@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.notebook import formatting
-from workbench.notebook.verdict import HEADLINES, NAMES
+from workbench.notebook.verdict_words import HEADLINES, NAMES
 
 ALIKE, FASTER, SLOWER = "cannot be told apart", "faster", "slower"
 
@@ -19,7 +19,7 @@ class RateChange:
     """One rate before and now.
 
     Attributes:
-        name: One of `verdict.NAMES`.
+        name: One of `verdict_words.NAMES`.
         before: Samples per second in the earlier diagnosis.
         now: Samples per second in this one.
         low: Lower end of the 95 % interval of now over before.

@@ -10,28 +10,11 @@ from typing import Any
 
 from workbench.notebook import formatting, palette
 from workbench.notebook.bars import Bar, Part, bars_html, legend_html, picture
+from workbench.notebook.before_after import changes_html
 from workbench.notebook.costs import CPU_INK, INKS_OF_TIME, WAIT_INK, worker_bars
 from workbench.notebook.report import static_text
+from workbench.notebook.verdict_words import HEADLINES, NAMES, SURE
 
-NAMES = {
-    "loader": "loader alone",
-    "moved": "loader and copy",
-    "step": "step alone",
-    "combined": "both, as in training",
-}
-HEADLINES = {
-    "input": "The loader holds the training back",
-    "compute": "The step sets the pace",
-    "transfer": "Copies to the device hold the training back",
-    "sync": "The step waits for the device more than it must",
-    "balanced": "Loader and step are about equally fast",
-    "unknown": "The evidence is too thin for a verdict",
-}
-SURE = {
-    "high": "high: no end of an interval would change it",
-    "medium": "medium: other programs or few starts leave some doubt",
-    "low": "low: take it as a hint",
-}
 _STEP_KEY = (palette.COLOURS[2], "step")
 NO_STAGES = "The loader is no DataLoader of torch or torchdata, so its workers cannot be looked into."
 
@@ -43,8 +26,6 @@ def bundle(found: Any, before: Any = None) -> dict[str, str]:
         found: The diagnosis.
         before: An earlier one to keep beside it.
     """
-    from workbench.notebook.before_after import changes_html
-
     css = f"<style>{static_text('style.css')}</style>"
     images = [_image(picture(rate_bars(found, before), "Samples per second"))]
     if found.stages is not None:
