@@ -252,6 +252,7 @@ def test_what_was_not_settled_is_said():
 
     assert "Not settled" in wide and "4 workers" in wide and "nothing tried is faster for certain" in wide
     assert "the time budget ended first" in ended
+    assert "nothing else could be measured, since the time budget ended" in ended and "nothing tried" not in ended
 
 
 def test_a_single_start_is_called_that():

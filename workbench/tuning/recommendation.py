@@ -68,10 +68,16 @@ def why_nothing(results: Results) -> str:
 def _headline(results: Results) -> Iterator[str]:
     best = results.ranking.order[0]
     if best.settings == results.current:
-        why = "nothing tried is faster for certain" if results.ranking.kept_current else "nothing tried is faster"
-        yield f"Keep your current settings, {best.settings.describe()}: {why}."
+        yield f"Keep your current settings, {best.settings.describe()}: {_why_kept(results)}."
     else:
         yield f"Use {best.settings.describe()}."
+
+
+def _why_kept(results: Results) -> str:
+    if len(results.ranking.order) > 1:
+        return "nothing tried is faster for certain" if results.ranking.kept_current else "nothing tried is faster"
+    ended = _ENDED_EARLY.get(results.ending)
+    return "nothing else could be measured" + (f", since {ended}; more time would tell" if ended else "")
 
 
 def _rate(results: Results) -> Iterator[str]:
