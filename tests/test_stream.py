@@ -15,7 +15,7 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -186,6 +186,16 @@ def number_of(sample: dict[str, Any]) -> int:
     batch_size=st.integers(1, 8),
     epoch=st.integers(0, 2),
     legs=legs,
+)
+@example(  # three ranks are an epoch ahead when all are merged, and the one that goes on is killed before it gets there
+    source=[0, 0, 7, 30, 12, 30, 30, 30, 30],
+    seed=0,
+    window=1,
+    shuffle=False,
+    whole=False,
+    batch_size=6,
+    epoch=0,
+    legs=[(4, 0, 8, 1, 1), (4, 0, 1, 1, 1), (1, 0, 0, 1, 1), (1, 0, 0, 1, 1)],
 )
 def test_every_sample_once_whatever_is_killed_and_split_anew(
     readers, source, seed, window, shuffle, whole, batch_size, epoch, legs
@@ -443,6 +453,28 @@ def test_ranks_saved_as_two_and_resumed_as_three():
 
 
 # -------------------------------------------------------------------------------------------------------- what is told
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_other_ranks_had_begun_of_the_next_epoch_survives_a_second_resume(num_workers):
+    def made(rank: int, world_size: int, workers: int) -> StreamLoader:
+        stream = ShardStream(numbered([20, 20]), seed=3, rank=rank, world_size=world_size)
+        return StreamLoader(stream, batch_size=5, num_workers=workers)
+
+    ahead, behind = made(0, 2, 0), made(1, 2, 0)
+    handed_out = Counter(flat(ids_of(ahead)))
+    began = next(iter(ahead)).tolist()
+    handed_out.update(next(iter(behind)).tolist())
+
+    first = made(0, 1, num_workers)
+    first.load_state_dict([ahead.state_dict(), behind.state_dict()])
+    handed_out.update(next(iter(first)).tolist())
+    second = made(0, 1, num_workers)
+    second.load_state_dict(first.state_dict())
+    handed_out.update(flat(ids_of(second)))
+
+    assert handed_out == Counter(range(40))
+    assert Counter(flat(ids_of(second))) + Counter(began) == Counter(range(40))
 
 
 def test_loading_while_iterating_raises_and_never_restarts():

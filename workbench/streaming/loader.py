@@ -102,7 +102,7 @@ class StreamLoader(StatefulDataLoader):
         return _DirectIterator(self, state)
 
     def _own(self, states: Sequence[LoaderState], stream: ShardStream) -> LoaderState | None:
-        """The state that this rank can simply go on from, if there is one."""
+        """The state that this rank can simply go on from, if there is one; the stream is told what lies ahead of it."""
         rank, world_size = stream.ranks()
         wanted = {Seat(rank, world_size, worker, self.num_workers) for worker in range(max(1, self.num_workers))}
         for state in states:
@@ -112,6 +112,7 @@ class StreamLoader(StatefulDataLoader):
             found = own if stream is self.dataset else [of_worker["source"] for of_worker in own]
             places = [Place.from_dict(of_worker, stream.identity) for of_worker in found]
             if {place.seat for place in places} == wanted:
+                stream.keep_ahead(places[0])
                 return state
         return None
 

@@ -83,12 +83,14 @@ class Place:
         epoch: The epoch that it is in.
         base: What of that epoch was already consumed when it was last split.
         taken: Samples that were handed out of the worker's own share.
+        ahead: What of the epoch after it was already consumed at that split, by ranks that had come further.
     """
 
     seat: Seat
     epoch: int
     base: Spans = ()
     taken: int = 0
+    ahead: Spans = ()
 
     def as_dict(self, identity: Identity) -> dict[str, Any]:
         """The place as plain values, about 0.5 kB unless many resumes with other counts have left many gaps.
@@ -97,6 +99,7 @@ class Place:
         and each value of its own would cost.
         """
         share = {**asdict(self.seat), "base": packed(self.base), "identity": identity.as_dict()}
+        share |= {"ahead": packed(self.ahead)} if self.ahead else {}
         return {"epoch": self.epoch, "taken": self.taken, "share": json.dumps(share)}
 
     @classmethod
@@ -113,8 +116,8 @@ class Place:
         except (TypeError, ValueError) as error:
             raise ResumeError(f"The state {_shown(state)} is damaged ({error}): load an older one.") from error
         identity.check(share.pop("identity"))
-        base = unpacked(share.pop("base"))
-        return cls(Seat(**share), state["epoch"], base, state["taken"])
+        base, ahead = unpacked(share.pop("base")), unpacked(share.pop("ahead", ""))
+        return cls(Seat(**share), state["epoch"], base, state["taken"], ahead)
 
 
 @dataclass(frozen=True)
@@ -170,16 +173,16 @@ def merged(places: Iterable[Place], identity: Identity, *, finished: bool = Fals
     _check_complete(places)
     first = min(place.epoch for place in places)
     now = [place for place in places if place.epoch == first]
-    if len({place.base for place in now}) > 1 or max(place.epoch for place in places) > first + 1:
+    if len({(place.base, place.ahead) for place in now}) > 1 or max(place.epoch for place in places) > first + 1:
         raise ResumeError("The states given are not of one moment: load states that all ranks saved at the same step.")
-    base = now[0].base
+    base, following = now[0].base, now[0].ahead
     behind = {place.seat for place in now}
     placed = [*now, *(replace(p, epoch=first, base=base, taken=-1) for p in places if p.seat not in behind)]
     spans = {first: _handed_out(base, placed, identity)}
     ahead = [place for place in places if place.epoch > first]
-    if ahead:
-        spans[first + 1] = _handed_out(ahead[0].base, ahead, identity)
-    return Consumed(first + 1, {}) if finished and not ahead else Consumed(first, spans)
+    begun = _handed_out(ahead[0].base, ahead, identity) if ahead else following
+    spans_after = {first + 1: begun} if begun else {}
+    return Consumed(first + 1, spans_after) if finished and not ahead else Consumed(first, spans | spans_after)
 
 
 def _handed_out(base: Spans, places: list[Place], identity: Identity) -> Spans:

@@ -185,8 +185,16 @@ class ShardStream(IterableDataset):
                 f"The state was saved by {_named(place.seat)} and is loaded by {_named(seat)}: merge the states of all "
                 "ranks (StreamLoader.load_state_dict with all of them, or merge_states) to go on with other numbers."
             )
+        self.keep_ahead(place)
         self._pending = place
         self._place = None
+
+    def keep_ahead(self, place: Place) -> None:
+        """Remember what of the epoch after ``place`` was consumed already, for the pass that follows.
+
+        Workers that load their state know it; a process that begins workers anew for each epoch must be told.
+        """
+        self._consumed = Consumed(place.epoch, {place.epoch + 1: place.ahead} if place.ahead else {})
 
     def merged_state(self, states: Iterable[Mapping[str, Any]], *, finished: bool = False) -> dict[str, Any]:
         """One state for any number of ranks and workers, made of the states of all workers of all ranks.
@@ -246,11 +254,14 @@ class ShardStream(IterableDataset):
             self._passes.adopt(seat.rank, seat.worker, seat.num_workers, place.epoch)
             return place
         epoch = self._passes.begin(seat.rank, seat.worker, seat.num_workers)
-        return Place(seat, epoch, self._consumed.spans.get(epoch, ()))
+        return self._place_in(epoch, seat)
 
     def _planned_place(self) -> Place:
-        epoch = self.epoch
-        return Place(self.seat(), epoch, self._consumed.spans.get(epoch, ()))
+        return self._place_in(self.epoch, self.seat())
+
+    def _place_in(self, epoch: int, seat: Seat) -> Place:
+        spans = self._consumed.spans
+        return Place(seat, epoch, spans.get(epoch, ()), ahead=spans.get(epoch + 1, ()))
 
     def _handed_out(self, place: Place) -> Iterator[Any]:
         self._passes.began(place.seat.rank, place.seat.num_workers)
