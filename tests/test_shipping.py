@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from workbench.errors import SourceError
 from workbench.loaders import shipping, unpicklable
+from workbench.loaders.settings import LoaderSettings
 from workbench.loaders.source import LoaderSource
 
 NOTEBOOK = """
@@ -218,6 +219,28 @@ def test_a_module_that_only_this_process_has_is_sent_by_value(tmp_path):
         source, _ = shipping.load(shipped_file)
     assert [b.tolist() for b in source.build(source.current)] == [[0, -1], [-2, -3]]
     assert type(source._target.dataset).__module__ == "loaded_by_hand"
+
+
+def test_an_attribute_named_like_a_module_of_torch_is_no_obstacle():
+    code = """
+import torch
+class Folder(torch.utils.data.Dataset):
+    def __init__(self):
+        self.classes, self.ops, self.backends = ["cat", "dog"], ["flip"], ["pil"]
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        return torch.ones(2), len(self.classes) + len(self.ops) + len(self.backends), torch.ops.aten is not None
+"""
+    main: dict[str, object] = {"__name__": "__main__"}
+    exec(compile(code, "cell", "exec"), main)
+    loader = DataLoader(main["Folder"](), batch_size=2)
+    file = io.BytesIO()
+    shipping.ship(LoaderSource.of(loader), None, file)
+    file.seek(0)
+    arrived, _ = shipping.load(file)
+    assert next(iter(arrived.build(LoaderSettings())))[1].tolist() == [4, 4]
+    assert unpicklable.why_not_by_value(torch.ops.aten) is None
 
 
 def test_unpacking_failures_say_what_is_missing():

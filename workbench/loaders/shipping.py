@@ -26,6 +26,7 @@ import cloudpickle
 
 from workbench.errors import SourceError
 from workbench.loaders import cells
+from workbench.loaders.modules import ModulePickler
 from workbench.loaders.unpicklable import CountingSink, culprit, pickle_problem, remember_main_file, why_not_by_value
 
 __all__ = ["ShipReport", "install_by_value_pickling", "load", "pickle_problem", "publish", "ship"]
@@ -50,7 +51,7 @@ class ShipReport:
     notes: tuple[str, ...] = ()
 
 
-class ByValuePickler(cloudpickle.CloudPickler):
+class ByValuePickler(ModulePickler):
     """CloudPickler that remembers which classes and functions of `__main__` it wrote by value, and where code is from.
 
     Attributes:

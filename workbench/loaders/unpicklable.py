@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import context, reduction
 from typing import Any
 
-import cloudpickle
+from workbench.loaders.modules import ModulePickler
 
 MAX_DEPTH = 8
 MAX_ENTRIES = 200  # of a container that are tried one by one
@@ -89,7 +89,7 @@ def why_not_plain(value: Any) -> str | None:
 
 def why_not_by_value(value: Any) -> str | None:
     """Why cloudpickle refuses the value; None when it takes it."""
-    return _refusal(lambda: cloudpickle.CloudPickler(CountingSink(), 5, buffer_callback=_drop).dump(value))
+    return _refusal(lambda: ModulePickler(CountingSink(), 5, buffer_callback=_drop).dump(value))
 
 
 class _PlainPickler(reduction.ForkingPickler):
