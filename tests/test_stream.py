@@ -7,6 +7,8 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -708,3 +710,18 @@ def test_a_renamed_shard_and_another_length_are_named(tmp_path):
     with pytest.raises(ResumeError, match="shard manifest") as caught:
         ShardStream(TokenBlocks(tmp_path, 31)).load_state_dict(state)
     assert "seed" not in str(caught.value)
+
+
+def test_a_stream_can_be_made_in_a_fork_of_a_process_that_computed_with_threads():
+    code = """
+import os, torch
+from workbench.streaming.stream import ShardStream
+torch.set_num_threads(2)
+torch.ones(4_000_000).add_(1).sum()
+if os.fork() == 0:
+    print(list(ShardStream([range(3)], shuffle=False)), flush=True)
+    os._exit(0)
+os.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[0, 1, 2]"

@@ -182,10 +182,18 @@ def _stacked(samples: list[dict[str, np.ndarray]]) -> torch.Tensor:
 
 
 def alone(run: Contender) -> float:
-    """What ``run`` says in a process of its own: other loaders leave threads behind, which would slow down the next."""
+    """What ``run`` says in a process of its own: other loaders leave threads behind, which would slow down the next.
+
+    It computes with one thread, as a worker does: the pool of threads does not survive the fork.
+    """
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
-    process = context.Process(target=lambda: answers.put(run()))
+
+    def answer() -> None:
+        torch.set_num_threads(1)
+        answers.put(run())
+
+    process = context.Process(target=answer)
     process.start()
     process.join()
     if process.exitcode:

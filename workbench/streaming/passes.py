@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from multiprocessing.context import get_spawning_popen
@@ -37,7 +38,7 @@ class Passes:
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch
-        self._table = torch.zeros(RANKS_A_HOST, MOST_WORKERS + 1, 5, dtype=torch.int64).share_memory_()
+        self._table = _shared_zeros(RANKS_A_HOST, MOST_WORKERS + 1, 5)
 
     def ask(self, rank: int, epoch: int) -> None:
         """Let the next pass of ``rank`` be ``epoch``; called in the training process."""
@@ -92,6 +93,15 @@ class Passes:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["epoch"])
         self._table = state.get("table", self._table)
+
+
+def _shared_zeros(*shape: int) -> torch.Tensor:
+    """Zeros made where they are shared.
+
+    `share_memory_()` would copy them there with all threads, which hangs in a forked process whose parent computed.
+    """
+    storage = torch.UntypedStorage._new_shared(math.prod(shape) * torch.int64.itemsize)
+    return torch.empty(0, dtype=torch.int64).set_(storage, 0, shape).zero_()
 
 
 def _training_process() -> int:
