@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -10,7 +11,7 @@ import pytest
 from tests import made_up_sweeps as made_up
 from tests.made_up_sweeps import broken, settings, trial
 from workbench.errors import SettingsError, WorkbenchError
-from workbench.notebook import charts, figures, formatting, palette, points, still, tables, views
+from workbench.notebook import charts, figures, formatting, heat, palette, points, still, tables, views
 
 STATES = {"full": made_up.photos_like(), "empty": made_up.empty(), "failed": made_up.all_failed()}
 
@@ -238,6 +239,45 @@ def test_the_figure_draws_what_the_record_says():
     assert by_name["no answer"]["marker"]["symbol"] == ["x", "triangle-up", "hourglass"]
 
 
+def test_the_recommended_and_the_users_own_are_recognisable_in_every_chart_wherever_they_lie():
+    """Recommended is what needs least among equals in rate, the user's own is anything: neither need be on a front."""
+    results = made_up.results(
+        trial(settings(0), 400, megabytes=300),
+        trial(settings(2, 2), 1000, megabytes=540),
+        trial(settings(2, 2, persistent_workers=True), 995, megabytes=560, edge=0.001),
+        trial(settings(1, 2, persistent_workers=True), 350, megabytes=450),
+        trial(settings(1, 4), 360, megabytes=460),
+        current=settings(1, 2, persistent_workers=True),
+    )
+    beaten = {point.settings for point in views.memory_info(results).dominated}
+    assert results.current in beaten
+    for best in (settings(2, 2, persistent_workers=True), settings(2, 2)):
+        chosen = points.find(points.points(results), best)
+        mine = points.find(points.points(results), results.current)
+        for name in ("throughput", "memory", "first_batch"):
+            view = charts.VIEWS[name]
+            info = dataclasses.replace(view.info(results), recommended=chosen)
+            drawn = {trace["name"]: trace for trace in view.figure(info, palette.LIGHT)["data"]}
+            assert drawn["recommended"]["customdata"] == [chosen.key]
+            assert drawn["your settings"]["customdata"] == [mine.key]
+            assert drawn["recommended"]["marker"]["symbol"] == "star" and "star" not in palette.MARKERS
+            assert drawn["your settings"]["marker"]["symbol"] == "square-open"
+            for loose in ("beaten", "other knobs"):
+                assert not {chosen.key, mine.key} & set(drawn.get(loose, {"customdata": []})["customdata"])
+
+
+def test_the_heat_map_has_the_same_signs_in_its_cells_and_says_what_they_mean():
+    results = made_up.photos_like()
+    info = views.heatmap_info(results)
+    assert (info.recommended, info.current) == ((1, 3), (0, 0))
+    figure = heat.heatmap_figure(info, palette.LIGHT)
+    words = {(note["y"], note["x"]): note["text"] for note in figure["layout"]["annotations"]}
+    assert words[1, 3] == "★ 1,200" and words[0, 0] == "□ 400" and words[1, 2] == "800"
+    assert "★ recommended, □ your settings" in re.sub(r"<br>|\xa0", " ", figure["layout"]["title"]["text"])
+    none = heat.heatmap_figure(views.heatmap_info(made_up.all_failed()), palette.LIGHT)
+    assert "★" not in str(none)
+
+
 def test_lines_differ_in_colour_marker_and_dash_beyond_the_palette():
     looks = {(palette.colour(i), palette.marker(i), palette.dash(i)) for i in range(12)}
     assert len(looks) == 12
@@ -286,6 +326,11 @@ def test_the_table_has_a_caption_scopes_badges_and_reasons_and_escapes_everythin
     assert told[0].startswith("failed Can't pickle <lambda>")
     assert told[1] == "over the memory limit 1.6 GB at 3 s passes the limit of 1.5 GB; allow more"
     assert re.search(r"your settings</span></th><td>400 ± 5 %</td>", table)
+
+
+def test_a_pair_of_numbers_may_be_broken_between_them_only():
+    table = tables.html_table(made_up.photos_like())
+    assert '<td class="wb-pair">60.0&nbsp;ms&nbsp;/ 80.0&nbsp;ms</td>' in table
 
 
 def test_a_long_table_says_what_it_leaves_out():

@@ -15,10 +15,11 @@ from workbench.notebook.marks import (
     finished,
     hover_text,
     intervals,
+    landmarks,
     rail,
-    rings,
     subtitle,
     ticks,
+    unmarked,
 )
 from workbench.notebook.palette import Theme
 from workbench.notebook.points import Point
@@ -41,7 +42,7 @@ def throughput_figure(info: ThroughputInfo, theme: Theme) -> Figure:
     if info.without_workers:
         alone = _single(info.without_workers, formatting.NO_WORKERS, theme, "circle", 9)
         data.append(alone | {"showlegend": not info.lines})
-    data += rings(info.recommended, info.current, theme, by_workers)
+    data += landmarks(info.recommended, info.current, theme, by_workers)
     if info.running:
         data.append(_running(info.running, theme))
     data += [rail(info.unanswered, theme, by_workers)] if info.unanswered else []
@@ -63,11 +64,11 @@ def memory_figure(info: MemoryInfo, theme: Theme) -> Figure:
         return point.peak_pss_bytes / scale
 
     data = [_earlier_front(info.earlier_front, info.earlier_name, place, theme)] if info.earlier_front else []
-    if info.dominated:
-        data.append(cloud(info.dominated, "beaten", theme.muted, "circle-open", place))
+    if beaten := unmarked(info.dominated, info.recommended, info.current):
+        data.append(cloud(beaten, "beaten", theme.muted, "circle-open", place))
     if info.front:
         data.append(_front(info.front, place))
-    data += rings(info.recommended, info.current, theme, place)
+    data += landmarks(info.recommended, info.current, theme, place)
     data += [rail(info.unanswered, theme, place)] if info.unanswered else []
     layout = palette.layout(
         theme,
@@ -109,6 +110,14 @@ def first_batch_figure(info: FirstBatchInfo, theme: Theme) -> Figure:
                 "marker": {"symbol": palette.marker(index), "size": 9, "color": palette.colour(index)},
             }
         )
+    shift = dodge(0, len(info.series), span)
+    data += landmarks(
+        info.recommended,
+        info.current,
+        theme,
+        lambda point: point.settings.num_workers + shift,
+        lambda point: point.first_batch_seconds,
+    )
     layout = palette.layout(
         theme,
         "What starting costs",
@@ -185,9 +194,8 @@ def _earlier_points(info: ThroughputInfo) -> list[Point]:
 
 
 def _other_points(info: ThroughputInfo, theme: Theme) -> list[Figure]:
-    if not info.others:
-        return []
-    return [cloud(info.others, "other knobs", theme.muted, "circle-open", by_workers)]
+    shown = unmarked(info.others, info.recommended, info.current)
+    return [cloud(shown, "other knobs", theme.muted, "circle-open", by_workers)] if shown else []
 
 
 def _single(point: Point, name: str, theme: Theme, symbol: str, size: int) -> Figure:

@@ -12,6 +12,7 @@ from workbench.notebook.views import HeatmapInfo
 
 CELL_WORDS = {"over_memory": "memory", "timed_out": "too slow", "wrong_data": "wrong data", "skipped": "not run"}
 BRIGHT_INK, DIM_INK = "#111111", "#ffffff"  # on the upper and lower half of the colour scale
+RECOMMENDED_SIGN, CURRENT_SIGN = "★", "□"  # the shapes of the same marks in the other charts
 KNOB_TITLES = {"num_workers": "workers", "prefetch_factor": "prefetch factor (batches per worker)"}
 
 
@@ -23,7 +24,7 @@ def heatmap_figure(info: HeatmapInfo, theme: Theme) -> Figure:
     layout = palette.layout(
         theme,
         f"Best samples/s by {_knob_word(info.x_knob)} and {_knob_word(info.y_knob)}",
-        subtitle(info.summary),
+        subtitle(info.summary + _legend(info)),
         xaxis=_cell_axis(theme, info.x_knob, [formatting.value_label(value) for value in info.x_values]),
         yaxis=_cell_axis(theme, info.y_knob, [_side_label(info.y_knob, value) for value in info.y_values]),
         annotations=_cell_labels(info, rows, theme),
@@ -81,9 +82,20 @@ def _cell_labels(info: HeatmapInfo, rows: list[list[_Cell]], theme: Theme) -> li
             )
             untried = "" if (y, x) in info.impossible else "not tried"
             words = cell.told or (formatting.number(cell.rate) if cell.rate is not None else untried)
-            label = {"x": x, "y": y, "text": words, "showarrow": False}
+            label = {"x": x, "y": y, "text": _signs(info, (y, x)) + words, "showarrow": False}
             labels.append(label | {"font": {"color": ink, "size": palette.FONT_SIZE - 1}})
     return labels
+
+
+def _signs(info: HeatmapInfo, cell: tuple[int, int]) -> str:
+    signs = ((RECOMMENDED_SIGN, info.recommended), (CURRENT_SIGN, info.current))
+    return "".join(f"{sign} " for sign, place in signs if place == cell)
+
+
+def _legend(info: HeatmapInfo) -> str:
+    told = [f"{RECOMMENDED_SIGN}\N{NO-BREAK SPACE}recommended"] if info.recommended is not None else []
+    told += [f"{CURRENT_SIGN}\N{NO-BREAK SPACE}your settings"] if info.current is not None else []
+    return f"; {', '.join(told)}" if told else ""
 
 
 def _cell_frame(row: int, column: int, theme: Theme) -> Figure:

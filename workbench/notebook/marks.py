@@ -1,4 +1,4 @@
-"""The marks that all charts share, as plotly traces in plain dicts: clouds, intervals, rings, the rail of failures."""
+"""The marks that all charts share, as plotly traces in plain dicts: clouds, intervals, landmarks, the failures' rail."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ PLOT_ABOVE_RAIL = [0.14, 1.0]
 Figure = dict[str, Any]
 
 
-def cloud(shown: tuple[Point, ...], name: str, colour: str, symbol: str, place: Any) -> Figure:
-    """Points as loose marks; `place` gives a point's position along the bottom."""
+def rate_of(point: Point) -> Any:
+    """A point's samples per second."""
+    return point.samples_per_second
+
+
+def cloud(shown: tuple[Point, ...], name: str, colour: str, symbol: str, place: Any, height: Any = rate_of) -> Figure:
+    """Points as loose marks; `place` gives a point's position along the bottom, `height` that along the side."""
     return {
         "type": "scatter",
         "mode": "markers",
         "name": name,
         "x": [place(point) for point in shown],
-        "y": [point.samples_per_second for point in shown],
+        "y": [height(point) for point in shown],
         "customdata": [point.key for point in shown],
         "hovertext": [hover_text(point) for point in shown],
         "hovertemplate": HOVER,
@@ -50,17 +55,25 @@ def intervals(shown: list[Point], own: list[bool] | None = None) -> Figure:
     }
 
 
-def rings(recommended: Point | None, current: Point | None, theme: Theme, place: Any) -> list[Figure]:
-    """A ring around the recommended point and a square around the current one."""
-    drawn = []
-    for point, name, symbol, size in (
-        (current, "your settings", "square-open", 17),
-        (recommended, "recommended", "circle-open", 21),
-    ):
-        if point and point.measured:
-            ring = cloud((point,), name, theme.text, symbol, place)
-            drawn.append(ring | {"marker": {"symbol": symbol, "size": size, "color": theme.text, "line": {"width": 2}}})
-    return drawn
+def landmarks(
+    recommended: Point | None, current: Point | None, theme: Theme, place: Any, height: Any = rate_of
+) -> list[Figure]:
+    """A frame around the user's own point and a star on the recommended one, whatever else they are in this chart."""
+    frame = {"symbol": palette.CURRENT_MARK, "size": 20, "color": theme.text, "line": {"width": 2}}
+    star = {"symbol": palette.RECOMMENDED_MARK, "size": 15, "color": theme.text}
+    star |= {"line": {"width": 1, "color": theme.paper}}
+    found = ((current, "your settings", frame), (recommended, "recommended", star))
+    return [
+        cloud((point,), name, theme.text, "", place, height) | {"marker": mark}
+        for point, name, mark in found
+        if point and point.measured and height(point) is not None
+    ]
+
+
+def unmarked(shown: tuple[Point, ...], *marked: Point | None) -> tuple[Point, ...]:
+    """Those of the points that have no mark of their own."""
+    keys = {point.key for point in marked if point}
+    return tuple(point for point in shown if point.key not in keys)
 
 
 def rail(unanswered: tuple[Point, ...], theme: Theme, place: Any) -> Figure:

@@ -7,7 +7,8 @@ from typing import Any
 
 # M. Okabe and K. Ito, "Color Universal Design" (2008), less black and yellow: one vanishes on dark paper, one on light.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "star")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "cross", "pentagon")
+RECOMMENDED_MARK, CURRENT_MARK = "star", "square-open"  # in every chart, and nothing else is a star
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SEQUENTIAL = "Cividis"  # J. R. Nuñez et al., PLoS ONE 13(7) e0199239: reads alike with and without colour vision
 

@@ -142,6 +142,7 @@ def _mark(symbol: str, x: float, y: float, r: float, ink: str) -> str:
         return f'<path d="{path}" stroke="{ink}" stroke-width="{max(r * 0.6, 1.5):.1f}"{tilt}/>'
     corners = {
         "triangle-up": ((0, -1), (0.95, 0.8), (-0.95, 0.8)),
+        "pentagon": tuple((math.sin(turn * math.tau / 5), -math.cos(turn * math.tau / 5)) for turn in range(5)),
         "hourglass": ((-1, -1), (1, -1), (-1, 1), (1, 1)),
         "star": tuple(
             (math.sin(turn * math.pi / 5) * reach, -math.cos(turn * math.pi / 5) * reach)

@@ -109,11 +109,20 @@ def _row(key: int, trial: Any, best: Any, current: Any, selected: bool) -> str:
     state += ' aria-current="true"' if selected else ""
     head = f'<th scope="row">{settings_html(trial.settings)}{marks}</th>'
     if trial.status == "ok":
-        cells = "".join(f"<td>{escape(column.text(trial))}</td>" for column in COLUMNS)
+        cells = "".join(_cell(column.text(trial)) for column in COLUMNS)
         return f"<tr{state}>{head}{cells}</tr>"
     looks = "wb-waiting" if trial.status == "skipped" else "wb-failed"
     told = f'<span class="{looks}">{STATUS_WORDS[trial.status]}</span> {escape(_first_line(trial.reason))}'
     return f'<tr{state}>{head}<td colspan="{len(COLUMNS)}" class="wb-reason"><div>{told}</div></td></tr>'
+
+
+def _cell(text: str) -> str:
+    """One cell; a pair of numbers may stand on two lines, with each number beside its unit."""
+    if " / " not in text:
+        return f"<td>{escape(text)}</td>"
+    return (
+        f'<td class="wb-pair">{"&nbsp;/ ".join(escape(part).replace(" ", "&nbsp;") for part in text.split(" / "))}</td>'
+    )
 
 
 def _text_row(trial: Any, best: Any) -> list[str]:

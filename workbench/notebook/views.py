@@ -109,6 +109,8 @@ class HeatmapInfo:
         keys: `keys[row][column]`, the keys of every trial that falls into the cell.
         impossible: (row, column) of pairs that no settings can have, such as a prefetch depth with 0 workers.
         summary: One sentence that says what the chart says.
+        recommended: (row, column) of the pair that the recommended settings have.
+        current: (row, column) of the user's own.
     """
 
     x_knob: str
@@ -119,6 +121,8 @@ class HeatmapInfo:
     keys: tuple[tuple[tuple[int, ...], ...], ...]
     impossible: frozenset[tuple[int, int]]
     summary: str
+    recommended: tuple[int, int] | None = None
+    current: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -142,10 +146,19 @@ class WaitSeries:
 
 @dataclass(frozen=True)
 class FirstBatchInfo:
-    """What starting costs: the first batch, and the edge of an epoch with workers kept and with new ones."""
+    """What starting costs: the first batch, and the edge of an epoch with workers kept and with new ones.
+
+    Attributes:
+        series: A line each.
+        summary: One sentence that says what the chart says.
+        recommended: The settings the sweep recommends.
+        current: The user's own settings.
+    """
 
     series: tuple[WaitSeries, ...]
     summary: str
+    recommended: Point | None = None
+    current: Point | None = None
 
 
 def throughput_info(results: Results, running: Running | None = None, earlier: Results | None = None) -> ThroughputInfo:
@@ -218,12 +231,17 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     summary = (
         f"{tried} of {formatting.count(total, 'pair')} tried; each shows the best of its settings" if every else ""
     )
-    return HeatmapInfo(x, y, x_values, y_values, cells, keys, impossible, summary)
+    marked = [
+        (y_values.index(getattr(point.settings, y)), x_values.index(getattr(point.settings, x))) if point else None
+        for point in (find(every, results.best), find(every, results.current))
+    ]
+    return HeatmapInfo(x, y, x_values, y_values, cells, keys, impossible, summary, *marked)
 
 
 def first_batch_info(results: Results) -> FirstBatchInfo:
     """What the chart of waits shows: first batch and epoch edge, by workers and (where several ran) start method."""
-    measured = [point for point in points(results) if point.status == "ok"]
+    every = points(results)
+    measured = [point for point in every if point.status == "ok"]
     methods = {p.settings.multiprocessing_context for p in measured if p.settings.num_workers}
     several = len(methods) > 1
     series: dict[str, dict[int, list[float]]] = {}
@@ -238,7 +256,7 @@ def first_batch_info(results: Results) -> FirstBatchInfo:
     ordered = tuple(
         WaitSeries(label, _waits(by_workers)) for label, by_workers in sorted(series.items(), key=_wait_order)
     )
-    return FirstBatchInfo(ordered, _wait_summary(ordered))
+    return FirstBatchInfo(ordered, _wait_summary(ordered), find(every, results.best), find(every, results.current))
 
 
 def _lines(measured: list[Point]) -> tuple[tuple[Line, ...], Point | None]:
