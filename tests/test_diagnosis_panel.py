@@ -28,6 +28,7 @@ from workbench.measure.trace_recording import profile
 from workbench.notebook import before_after, diagnosis_watch, trace_view
 from workbench.notebook.bars import Bar, Part, bars_html, picture
 from workbench.notebook.diagnosis_choices import TimedStep, step_from
+from workbench.notebook.diagnosis_line import DiagnosisLine
 from workbench.notebook.diagnosis_panel import MOVED, DiagnosisPanel
 from workbench.notebook.diagnosis_watch import Examined, headline, taken_in
 
@@ -215,7 +216,7 @@ def test_a_step_is_a_function_a_name_or_its_length():
 
 def test_without_a_step_run_says_what_is_missing_and_a_typed_length_will_do(make, server):
     one = make(None)
-    assert "no step yet" in one._about.value and "at most about 15 s" in one._about.value
+    assert "no step yet" in one._about.value and "at most 4 starts, about 15 s where one is quick" in one._about.value
     one.run_button.click()
     assert "no step is given" in one.errors.widget.value and one.state == "idle"
     one.choices._typed.value = "40 ms"
@@ -375,6 +376,26 @@ def test_the_record_of_events_follows_a_diagnosis():
     assert "before anything" in headline(taken_in(Examined(state="stopping", stopped=True), _state("done")))
     seen = taken_in(taken_in(seen, {"kind": "start_finished", "starts": 2, "found": None}), _state("stopping"))
     assert headline(taken_in(seen, _state("done"))) == diagnosis_watch.STOPPED
+
+
+def test_what_goes_on_before_the_first_start_is_said_until_the_probe_has_ended():
+    seen, told = Examined(state="running", phase="probing", most_starts=4), []
+    phases = ("build", "first batch", "epoch length", "reference", "build", "first batch", "shutdown", "build")
+    for phase in phases:
+        seen = taken_in(seen, {"kind": "phase", "phase": phase})
+        told.append(headline(seen))
+    assert told[1] == "Running: reading a few batches with 0 workers to learn sizes and times"
+    assert told[5] == "Start 1 of at most 4: starting the loader and filling its queue" == told[4]
+    assert told[7].startswith("Start 2 of at most 4") and len(set(told[:5])) == 5
+
+
+def test_a_line_says_what_a_diagnosis_is_doing_and_for_how_long_and_goes(capsys):
+    with DiagnosisLine(most_starts=3) as line:
+        line.put({"kind": "phase", "phase": "first batch"})
+        told = headline(line.seen)
+        line.draw()
+    err = capsys.readouterr().err
+    assert f"{told} [00:00]" in err and "learn sizes and times" in err and err.endswith("\r")
 
 
 def _state(name: str) -> dict[str, Any]:

@@ -19,19 +19,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests import made_up_sweeps as made_up
 from tests.made_up_sweeps import settings
 from workbench.errors import ProbeError, SettingsError, WorkbenchError
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure.records import Probe, TrialRun
-from workbench.notebook import changes, figures, gallery, panel, saved, selection, watch
+from workbench.measure.records import MemoryReading, Probe, TrialRun
+from workbench.notebook import changes, charts, durations, figures, gallery, panel, saved, selection, watch
 from workbench.notebook.live import LiveChart, plotly_gzipped
 from workbench.notebook.panel import TuningPanel
+from workbench.notebook.pump import Pump
 from workbench.tuning.export import load_settings
+from workbench.tuning.results import load_results
 from workbench.tuning.space import SearchSpace
 
+CHARTS = (charts.throughput, charts.memory, charts.heatmap, charts.first_batch)
 SPACE = SearchSpace(num_workers=[0, 1, 2], prefetch_factor=[2, 4])
 
 
@@ -95,8 +99,8 @@ def make(server, tmp_path):
 
     def build(loader: Any = None, **options: Any) -> TuningPanel:
         loader = loader if loader is not None else DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=8)
-        options = {"store": tmp_path / "sweeps.db", "space": SPACE, "strategy": "grid"} | options
-        made.append(TuningPanel(loader, server_factory=server, **options))
+        known = {"store": tmp_path / "sweeps.db", "space": SPACE, "strategy": "grid", "server_factory": server}
+        made.append(TuningPanel(loader, **known | options))
         return made[-1]
 
     yield build
@@ -148,6 +152,38 @@ def test_nothing_ticked_is_said_and_refused(make):
     one.steering.run.click()
     assert "no value is ticked" in one.errors.widget.value
     assert one.state == "idle"
+
+
+def test_the_estimate_says_what_it_rests_on_and_promises_no_most(make):
+    one = make()
+    said = text_of(one._size.value)
+    assert "17 starts" in said and "a start is assumed to take 2.50 s until this loader has shown its own" in said
+    assert "45 s" in said and "at most" not in said
+    one.limits._budget.value = "90s"
+    assert "The budget ends it after 1 min 30 s." in text_of(one._size.value)
+
+
+def test_the_estimate_uses_what_starts_took_also_those_in_the_store(make, monkeypatch):
+    one = make()
+    one.run()
+    one.wait(120)
+    assert "a start of this loader took" in text_of(one._size.value)
+    monkeypatch.setattr(durations, "seconds_of", lambda run: 9.0)
+    again = make()
+    said = text_of(again._size.value)
+    assert "17 starts, 3 min" in said and "a start of this loader took 9.00 s on average" in said
+    assert "assumed" in text_of(make(measure_seconds=2.0)._size.value), "those measured for another time"
+
+
+def test_what_is_left_follows_the_starts_while_a_sweep_runs(make, server):
+    one = make()
+    server.shut_after = 2
+    one.steering.run.click()
+    until(lambda: " left" in one.progress._numbers.value and "s, about" in one.progress._numbers.value)
+    server.shut_after = None
+    server.gate.set()
+    one.wait(120)
+    assert " left" not in one.progress._numbers.value
 
 
 def test_a_nonsense_limit_is_said_and_refused(make):
@@ -275,6 +311,29 @@ def test_an_error_of_the_users_loader_is_shown_with_its_own_line(make, server):
     shown = one.errors.widget.value
     assert 'role="alert"' in shown and "fails with 0 workers" in shown and "&lt;x&gt;" in shown
     assert "Ended with an error" in one.progress._status.value
+
+
+class Locked(torch.utils.data.Dataset):
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.ones(3)
+
+
+def test_a_loader_that_no_trial_can_be_sent_is_said_in_full_with_the_way_out_and_run_can_be_pressed_again(make):
+    one = make(DataLoader(Locked()), server_factory=None)
+    for _ in range(2):
+        one.steering.run.click()
+        until(lambda: one.state == "failed" and one._pump.wait(0))
+        shown = text_of(one.errors.widget.value)
+        assert "dataset.lock cannot be sent to a trial process (" in shown and "cannot pickle '_thread.lock'" in shown
+        assert "open or create it in __getitem__, __iter__ or worker_init_fn, or hand over a function" in shown
+        assert 'role="alert"' in one.errors.widget.value and "Traceback" not in shown
+        assert "Ended with an error" in one.progress._status.value
 
 
 def test_an_unexpected_error_in_a_callback_is_shown_with_its_traceback(make, monkeypatch):
@@ -422,6 +481,29 @@ def test_a_panel_made_anew_shows_the_last_sweep_of_the_store(make, server):
     assert f"From the store: sweep {results.name}" in again._note.value
     assert "Use 2 workers" in text_of(again._verdict.value)
     assert again._continue.layout.display == "none"
+
+
+@pytest.mark.parametrize("name", [None, "mine"])
+def test_a_sweep_of_another_loader_is_counted_and_offered_but_not_shown_as_this_ones(make, tmp_path, name):
+    data = TensorDataset(torch.ones(32, 3))
+    other = make(DataLoader(data, batch_size=8, drop_last=True), name=name)
+    other.run()
+    found = other.wait(120).name
+    one = make(DataLoader(data, batch_size=8), name=name)
+    assert one.source.describe() == other.source.describe(), "only their definition tells them apart"
+    assert one.results is None and one._verdict.value == "" and one.gallery.widget.layout.display == "none"
+    note = text_of(one._note.value)
+    assert f"holds 1 other sweep (latest: {found})" in note and "of this loader as it is defined now" in note
+    assert load_results(tmp_path / "sweeps.db", found).trials and f"'{found}') shows it" in note
+    one.run()
+    one.wait(120)
+    (label,) = [label for label, value in one.comparer._picker.options if value == found]
+    assert label.endswith(": another loader, described alike")
+    assert make(DataLoader(data, batch_size=8), name=name).results.name == one.results.name
+
+
+def test_a_store_without_sweeps_is_no_news(make):
+    assert make()._note.value == ""
 
 
 def test_a_sweep_that_was_stopped_can_be_gone_on_with_and_repeats_nothing(make, server):
@@ -594,6 +676,68 @@ def test_the_record_of_events_follows_a_sweep():
     assert watch.progress_text(seen) == "1 of about 6 starts, 2 settings"
     seen = watch.taken_in(seen, {"kind": "state", "state": "done"})
     assert not seen.active and watch.headline(seen, "budget").startswith("The time budget ended")
+
+
+def test_what_goes_on_before_the_first_number_is_said_until_the_probe_has_ended():
+    seen = watch.taken_in(watch.Watched(), {"kind": "state", "state": "running"})
+    told = []
+    for phase in ("starting", "probing", "build", "first batch", "epoch length", "reference"):
+        seen = watch.taken_in(seen, {"kind": "phase", "phase": phase})
+        told.append(watch.headline(seen))
+    assert told[3] == "Running: reading a few batches with 0 workers to learn sizes and times"
+    assert len(set(told)) == 6 and watch.time_text(seen, 7.9, 2.5) == "7 s"
+    probe = Probe(8, "first tensor", False, 800, 1, "", 4, 32, False, "fork", batch_seconds=0.5)
+    seen = watch.taken_in(seen, {"kind": "probe", "probe": probe})
+    seen = watch.taken_in(seen, {"kind": "phase", "phase": "first batch"})
+    assert watch.headline(seen) == "Running" and seen.batch_seconds == 0.5
+
+
+def test_what_is_left_is_told_from_what_a_start_takes_and_ends_with_the_budget():
+    seen = watch.Watched(state="running", runs_done=5, runs_left=10)
+    assert watch.time_text(seen, 62.7, 9.0) == "1 min 2 s, about 2 min left"
+    assert watch.time_text(seen, 62.7, 9.0, budget_seconds=80.0) == "1 min 2 s, about 20 s left"
+    assert watch.time_text(watch.Watched(state="paused", runs_left=3), 5.0, 1.0) == ""
+    seen = watch.taken_in(seen, {"kind": "run_finished", "runs_done": 6, "runs_left": 9, "seconds": 4.0})
+    seen = watch.taken_in(seen, {"kind": "run_finished", "runs_done": 7, "runs_left": 8, "seconds": None})
+    assert seen.run_seconds == (4.0,), "a settings that is passed over takes no time"
+
+
+def test_what_a_start_takes_is_measured_else_probed_else_assumed():
+    assert durations.start_seconds((), None, 1.0) == durations.StartSeconds(2.5, "assumed")
+    assert durations.start_seconds((), 0.5, 1.0) == durations.StartSeconds(8.5, "probed")
+    assert durations.start_seconds((4.0, 8.0), 0.5, 1.0) == durations.StartSeconds(6.0, "measured")
+    assert durations.seconds_of(made_up.run(settings(0), 100.0)) == pytest.approx(0.5 + 4 * 0.25 + 0.05)
+    assert durations.seconds_of(TrialRun(settings(0), "failed")) is None
+    over = tuple(MemoryReading(at, 1) for at in (100.0, 104.0, 112.5))
+    assert durations.seconds_of(TrialRun(settings(0), "ok", memory_over_time=over)) == 12.5
+
+
+def test_a_clock_ticks_while_no_event_comes_and_an_error_in_it_does_not_end_it(monkeypatch):
+    monkeypatch.setattr("workbench.notebook.pump.SECONDS_BETWEEN_TICKS", 0.0)
+    ticks, failed = [], []
+
+    def tick(watched):
+        ticks.append(watched.state)
+        if len(ticks) == 1:
+            raise ValueError("odd")
+
+    pump = Pump(lambda watched: None, failed.append, tick=tick)
+    pump.begin(watch.Watched(state="running"))
+    until(lambda: len(ticks) >= 2)
+    pump.put({"kind": "state", "state": "done"})
+    assert pump.wait(60) and len(failed) == 1
+
+
+def test_a_page_made_of_the_notebook_asks_other_hosts_for_nothing_on_our_behalf():
+    def hosts(*outputs):
+        cell = nbformat.v4.new_code_cell("panel", outputs=list(outputs))
+        page, _ = HTMLExporter().from_notebook_node(nbformat.v4.new_notebook(cells=[cell]))
+        return set(re.findall(r"""(?:src|href)=["'](https?://[^"']+)|["'](https?://[^"']+\.m?js[^"']*)["']""", page))
+
+    results = made_up.photos_like()
+    bundles = [saved.bundle(results), saved.bundle(None), *(chart(results).bundle() for chart in CHARTS)]
+    ours = [nbformat.v4.new_output("display_data", data=bundle) for bundle in bundles]
+    assert hosts(*ours) == hosts() != set(), "the page's own template asks for MathJax and the like"
 
 
 def test_what_is_saved_is_complete_small_and_needs_nothing():

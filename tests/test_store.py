@@ -77,6 +77,13 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path):
         assert store.names() == ["one-3", "one-2", "one"]
 
 
+def test_names_can_be_those_of_one_loader(tmp_path):
+    with SweepStore(tmp_path / "s.db") as store:
+        for fingerprint in ("a", "b", "a"):
+            new_sweep(store, fingerprint=fingerprint)
+        assert (store.names("a"), store.names("b"), store.names("c")) == (["one-3", "one"], ["one-2"], [])
+
+
 def test_the_latest_sweep_is_the_default_and_unknown_names_list_those_there_are(tmp_path):
     with SweepStore(tmp_path / "s.db") as store:
         new_sweep(store, "old")

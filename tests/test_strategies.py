@@ -274,6 +274,24 @@ def test_a_race_looks_at_every_worker_count_and_goes_on_with_those_that_may_win(
     assert started(rounds).count(LoaderSettings(num_workers=5)) >= 2
 
 
+def test_a_race_expects_as_many_runs_after_the_first_looks_as_before_and_fewer_with_each_one():
+    candidates = [LoaderSettings(num_workers=n) for n in range(5)]
+    server, runs, expected = ScriptedServer(lambda one: 100.0 + one.num_workers, spread=0.04), [], []
+    for _ in range(80):
+        progress = Progress(tuple(candidates), trials_of(runs, 2), W0, seed=1, cores=2.0)
+        following = Race().next_round(progress)
+        expected.append((len(runs), Race().runs_left(progress)))
+        if not following.settings:
+            break
+        for one in following.settings:
+            run = server.run(one, None)
+            runs.append(TrialRun(**{**vars(run), "screened": following.screen, "cold": not runs}))
+
+    assert expected[0] == (0, 15) and expected[-1][1] == 0
+    looked = [left for ran, left in expected[1:-1]]
+    assert looked == sorted(looked, reverse=True) and looked[0] >= 5
+
+
 def test_looks_are_short_and_what_may_win_is_measured_longer_and_checked():
     rounds = play(Race(), by_workers, SPACE.settings(), W0, spread=0.01)
 

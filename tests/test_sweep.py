@@ -17,6 +17,7 @@ from tests.scripted import ScriptedServer, broken_probe, factory, probe_of, run_
 from workbench.errors import ProbeError, SettingsError, StoreError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun
+from workbench.tuning.progress import ProgressLine
 from workbench.tuning.results import load_results
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.strategies import STRATEGIES
@@ -213,6 +214,18 @@ def test_progress_is_one_short_line_on_stderr_and_nothing_on_stdout(sweep, capsy
 
     out, err = capsys.readouterr()
     assert out == "" and "runs" in err and "fastest" in err and len(err) < 5_000
+
+
+def test_what_goes_on_before_the_first_run_is_said_with_the_seconds_it_takes(capsys):
+    line = ProgressLine()
+    line({"kind": "phase", "phase": "first batch"})
+    line.draw()
+    assert "reading a few batches with 0 workers to learn sizes and times [00:00]" in capsys.readouterr().err
+    line({"kind": "probe", "probe": None})
+    line({"kind": "phase", "phase": "first batch"})  # of a run
+    line.close()
+    err = capsys.readouterr().err
+    assert "reading" not in err and "runs [00:00" in err
 
 
 # -- control --

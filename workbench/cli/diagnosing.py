@@ -26,17 +26,20 @@ FRACTIONS = {
 def diagnose(arguments: argparse.Namespace) -> int:
     """Measures loader, step and both, and prints the verdict with its evidence; 1 when the evidence is too thin."""
     from workbench.measure.diagnosis import diagnose as diagnosis
+    from workbench.notebook.diagnosis_line import DiagnosisLine
     from workbench.tuning.steps import step_of
 
     step = step_of(arguments.step)
     print("Measuring the loader, the step, and both, in turn", file=sys.stderr)
-    found = diagnosis(
-        arguments.loader,
-        step,
-        starts=arguments.starts,
-        seconds=arguments.seconds,
-        samples_per_batch=arguments.samples_per_batch,
-    )
+    with DiagnosisLine(arguments.starts) as line:
+        found = diagnosis(
+            arguments.loader,
+            step,
+            starts=arguments.starts,
+            seconds=arguments.seconds,
+            samples_per_batch=arguments.samples_per_batch,
+            on_event=line.put,
+        )
     print(json.dumps(found.as_dict(), allow_nan=False) if arguments.json else found)
     return endings.ANSWER_IS_NO if found.bound == "unknown" else endings.DONE
 

@@ -11,7 +11,7 @@ import ipywidgets as W
 from workbench.errors import StoreError
 from workbench.notebook.comparison import compare, comparison_html, when
 from workbench.tuning.results import Results, load_results
-from workbench.tuning.store import SweepStore
+from workbench.tuning.store import SweepRecord, SweepStore
 
 MOST_OFFERED = 30  # sweeps, latest first; older ones are reached with `load_results`
 NOTHING = ("nothing", "")
@@ -22,11 +22,12 @@ class Comparer:
 
     Args:
         store: File with the sweeps.
+        fingerprint: Of the loader; sweeps of others are offered with a word on whose they are.
         chosen: Called with the earlier sweep that is chosen, or None.
     """
 
-    def __init__(self, store: Path, chosen: Callable[[Results | None], None]) -> None:
-        self._store, self._told = store, chosen
+    def __init__(self, store: Path, fingerprint: str, chosen: Callable[[Results | None], None]) -> None:
+        self._store, self._fingerprint, self._told = store, fingerprint, chosen
         self._results: Results | None = None
         self._quiet = False
         self.earlier: Results | None = None
@@ -61,7 +62,8 @@ class Comparer:
 
     def _offer(self) -> None:
         mine = self._results.name if self._results is not None else ""
-        options = [NOTHING, *_earlier_sweeps(self._store, mine, getattr(self._results, "source", ""))]
+        source = getattr(self._results, "source", "")
+        options = [NOTHING, *_earlier_sweeps(self._store, mine, source, self._fingerprint)]
         self.widget.layout.display = None if len(options) > 1 and self._results is not None else "none"
         if options == list(self._picker.options):
             return
@@ -80,7 +82,7 @@ class Comparer:
             self._words.value = comparison_html(compare(self._results, self.earlier))
 
 
-def _earlier_sweeps(store: Path, mine: str, source: str) -> list[tuple[str, str]]:
+def _earlier_sweeps(store: Path, mine: str, source: str, fingerprint: str) -> list[tuple[str, str]]:
     """(label, name) of the store's latest sweeps other than `mine`."""
     if not store.exists():
         return []
@@ -90,7 +92,10 @@ def _earlier_sweeps(store: Path, mine: str, source: str) -> list[tuple[str, str]
             records = [opened.sweep(name) for name in names]
     except StoreError:  # the panel says so when it opens the store itself
         return []
-    return [
-        (f"{one.name}, {when(one.created)}" + (f": {one.source}" if one.source != source else ""), one.name)
-        for one in records
-    ]
+    return [(f"{one.name}, {when(one.created)}{_whose(one, source, fingerprint)}", one.name) for one in records]
+
+
+def _whose(record: SweepRecord, source: str, fingerprint: str) -> str:
+    if record.source != source:
+        return f": {record.source}"
+    return "" if record.fingerprint == fingerprint else ": another loader, described alike"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Generator
 from html import escape
@@ -91,7 +92,8 @@ class DiagnosisPanel:
         self._traced: Path | None = None
         self._saved: Any = None
         self._drawing = threading.RLock()
-        self._pump = Pump(self._show, self.show_error, taken_in, Examined())
+        self._begun = time.monotonic()
+        self._pump = Pump(self._show, self.show_error, taken_in, Examined(), tick=self._show_progress)
         self._build(step, settings or self.source.current or LoaderSettings(), starts, seconds)
         if trace is not None:
             self.show_trace(trace)
@@ -292,7 +294,7 @@ class DiagnosisPanel:
         )
         notes = ([DISTURBED] if _others_measure(self) else []) + ([ONLY_WAITS] if isinstance(step, TimedStep) else [])
         self._note.value = f'<p class="wb-note">{" ".join(notes)}</p>' if notes else ""
-        self._errand, self._traced = errand, traced
+        self._errand, self._traced, self._begun = errand, traced, time.monotonic()
         if not seen.trace:
             self._earlier, self.found = self.found, None
             self.history.add(self._earlier)
@@ -306,10 +308,7 @@ class DiagnosisPanel:
         with self._drawing:
             quieten(self.run_button, seen.active)
             quieten(self.stop_button, not seen.active)
-            total = 1 if seen.trace else seen.laps_in_all
-            done = total if seen.state == "done" and not seen.stopped else len(seen.laps)
-            told = [f"{verdict.NAMES[kind]} {verdict.rate_told(rate)}" for kind, rate in list(seen.rates.items())[-1:]]
-            self.progress.show(done, total, diagnosis_watch.headline(seen), told if seen.active else [])
+            self._show_progress(seen)
             if not seen.trace:
                 self.found = seen.found or self.found
                 self._draw_found(seen)
@@ -317,6 +316,13 @@ class DiagnosisPanel:
                 self.errors.show(seen.error)
             if not seen.active:
                 self._ended(seen)
+
+    def _show_progress(self, seen: Examined) -> None:
+        total = 1 if seen.trace else seen.laps_in_all
+        done = total if seen.state == "done" and not seen.stopped else len(seen.laps)
+        told = [f"{verdict.NAMES[kind]} {verdict.rate_told(rate)}" for kind, rate in list(seen.rates.items())[-1:]]
+        told.append(formatting.clock(time.monotonic() - self._begun))
+        self.progress.show(done, total, diagnosis_watch.headline(seen), told if seen.active else [])
 
     def _ended(self, seen: Examined) -> None:
         if seen.trace and seen.state == "done" and not seen.stopped and self._traced is not None:
@@ -364,8 +370,10 @@ class DiagnosisPanel:
         try:
             settings, words = self.choices.settings, self.choices.step_words
             told = f"<b>{escape(settings.describe())}</b>" + (f", step {escape(words)}" if words else ", no step yet")
-            most = diagnosis_watch.seconds_needed(self.choices.starts, self.choices.seconds)
-            self._about.value = f'<span class="wb-size">{told}; at most about {formatting.about(most)}</span>'
+            about = formatting.about(diagnosis_watch.seconds_needed(self.choices.starts, self.choices.seconds))
+            starts = formatting.count(self.choices.starts, "start")
+            told += f"; at most {starts}, about {about} where one is quick"
+            self._about.value = f'<span class="wb-size">{told}</span>'
             self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
         except WorkbenchError as error:
             self._about.value = f'<span class="wb-failed" role="alert">{escape(str(error))}</span>'

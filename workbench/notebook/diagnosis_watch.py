@@ -6,10 +6,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.notebook.watch import PHASE_WORDS
+from workbench.measure.phases import PROBE_WORDS
 
 LAPS = 2  # of each kind in a start, see `workbench.measure.diagnosing`
 KINDS = ("loader", "step", "combined")
+LAST_OF_THE_PROBE = ("epoch length", "reference")
 SECONDS_TO_BEGIN, SECONDS_A_START = 4.5, 0.8  # beside timing: importing torch and probing; queue and shutdown
 PART_WORDS = {
     "loader": "timing the loader alone",
@@ -34,6 +35,8 @@ class Examined:
     Attributes:
         state: "idle", "running", "stopping", "done" or "failed".
         phase: What it does, beside timing.
+        probed: Whether the probe has ended.
+        begun: Starts that have begun.
         part: What is being timed, "" between two such stretches.
         most_starts: Starts after which it ends at the latest.
         starts: Those that have ended.
@@ -46,6 +49,8 @@ class Examined:
 
     state: str = "idle"
     phase: str = ""
+    probed: bool = False
+    begun: int = 0
     part: str = ""
     most_starts: int = 1
     starts: int = 0
@@ -81,13 +86,21 @@ def taken_in(seen: Examined, event: dict[str, Any]) -> Examined:
         stopped = seen.stopped or event["state"] == "stopping"
         return dataclasses.replace(seen, state=event["state"], phase="", part="", stopped=stopped)
     if kind == "phase":
-        return dataclasses.replace(seen, phase=str(event.get("phase", "")), part=str(event.get("part") or ""))
+        return _in_phase(seen, str(event.get("phase", "")), str(event.get("part") or ""))
     if kind == "window" and seen.part:
         window = event["window"]
         return dataclasses.replace(seen, laps=(*seen.laps, (seen.part, window["samples"], window["seconds"])))
     if kind == "start_finished":
         return dataclasses.replace(seen, starts=event["starts"], found=event["found"] or seen.found, part="")
     return dataclasses.replace(seen, error=event["error"]) if kind == "error" else seen
+
+
+def _in_phase(seen: Examined, phase: str, part: str) -> Examined:
+    """Building the loader is the first that the probe does, and the first that each start does after it."""
+    builds = phase == "build"
+    probed = seen.probed or (builds and seen.phase in LAST_OF_THE_PROBE)
+    begun = seen.begun + (1 if builds and probed else 0)
+    return dataclasses.replace(seen, phase=phase, part=part, probed=probed, begun=begun)
 
 
 def seconds_needed(starts: int, seconds: float) -> float:
@@ -101,12 +114,12 @@ def headline(seen: Examined) -> str:
         return _ending(seen)
     if seen.state != "running":
         return STATE_WORDS[seen.state]
-    if seen.phase in PHASE_WORDS:
-        return f"Running: {PHASE_WORDS[seen.phase]}"
+    if not seen.probed and seen.phase in PROBE_WORDS:
+        return f"Running: {PROBE_WORDS[seen.phase]}"
     if seen.trace:
         return "Recording a trace of single steps"
     doing = PART_WORDS.get(seen.part, "starting the loader and filling its queue")
-    return f"Start {seen.starts + 1} of at most {seen.most_starts}: {doing}"
+    return f"Start {max(seen.starts + 1, seen.begun)} of at most {seen.most_starts}: {doing}"
 
 
 def _ending(seen: Examined) -> str:

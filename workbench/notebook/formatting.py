@@ -80,6 +80,11 @@ def about(seconds_: float) -> str:
     return " ".join(f"{amount} {unit}" for amount, unit in ((hours, "h"), (minutes, "min")) if amount)
 
 
+def clock(seconds_: float) -> str:
+    """Time that has passed, in whole seconds so that it ticks: "7 s", "1 min 42 s"."""
+    return seconds(float(int(seconds_))) if seconds_ >= 60 else f"{int(seconds_)} s"
+
+
 def cores(value: float | None) -> str:
     """Cores in use, to a hundredth: 1.53 -> "1.53", 0.0266 -> "0.03"."""
     return UNKNOWN if value is None or not math.isfinite(value) else f"{value:,.2f}" if value < 9.995 else number(value)

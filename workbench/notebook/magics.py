@@ -57,13 +57,15 @@ class LoaderMagics(Magics):
         variable `diagnosis` takes what was found.
         """
         from workbench.measure.diagnosis import diagnose
+        from workbench.notebook.diagnosis_line import DiagnosisLine
 
         names = shlex.split(line, comments=True)
         try:
             if len(names) != 2:
                 raise SettingsError(f"%diagnose {line}: it takes a loader and a step, as in %diagnose loader step")
             loader, step = (self.shell.user_ns.get(name, name) for name in names)
-            found = diagnose(loader, step_of(step) if isinstance(step, str) else step)
+            with DiagnosisLine() as line:
+                found = diagnose(loader, step_of(step) if isinstance(step, str) else step, on_event=line.put)
         except WorkbenchError as error:
             raise UsageError(str(error)) from error
         self.shell.user_ns["diagnosis"] = found

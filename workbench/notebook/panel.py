@@ -27,6 +27,7 @@ from workbench.notebook.points import Running
 from workbench.notebook.pump import Pump
 from workbench.notebook.report import static_text
 from workbench.notebook.stage_look import StageLook
+from workbench.notebook.timekeeper import Timekeeper
 from workbench.notebook.watch import Watched
 from workbench.tuning.results import Results, load_results
 from workbench.tuning.space import SearchSpace
@@ -47,7 +48,8 @@ class TuningPanel:
     """A control panel: tick values, run, watch, stop, look at trials, export.
 
     Every trial is in the store as soon as it has ended, so that neither an interrupt nor a restart of the kernel loses
-    any: a panel made anew for the same loader and store shows the last sweep, and can go on with one that ended early.
+    any: a panel made anew for the same loader and store shows its last sweep, and can go on with one that ended early.
+    Sweeps of other loaders in the store are counted, and offered to compare with, but never shown as this one's.
     Running the cell again while a sweep runs carries the sweep over into the new panel.
 
     Args:
@@ -90,6 +92,7 @@ class TuningPanel:
     ) -> None:
         strategy_named(strategy)
         self.source = LoaderSource.of(loader)
+        self._fingerprint = self.source.fingerprint()
         self.sweep: Sweep | None = None
         self.results: Any = None
         self._expression = repr(loader) if isinstance(loader, str) else "loader"
@@ -100,7 +103,8 @@ class TuningPanel:
         self._next_drawing = 0.0
         self._saved: Any = None
         self._drawing = threading.RLock()
-        self._pump = Pump(self._show, self._pump_failed)
+        self._timekeeper = Timekeeper(measure_seconds)
+        self._pump = Pump(self._show, self._pump_failed, tick=self._show_progress)
         self._build(space, strategy, budget_seconds, memory_limit)
         self._take_the_place_of_others()
         self._size_changed()
@@ -132,6 +136,7 @@ class TuningPanel:
             raise WorkbenchError(f"the sweep is {self.state} already; wait for it, or stop it first")
         resume = self._continue.value and self._continue.layout.display is None
         sweep = self._new_sweep(resume)
+        self._timekeeper.begin(self._pump.watched, self.results, self.limits.budget_seconds)
         self._attach(sweep)
         sweep.start(resume)
         self.setting.open(False)
@@ -215,7 +220,7 @@ class TuningPanel:
             samples_per_batch=self._fixed["samples_per_batch"],
             server_factory=self._server_factory,
         )
-        self.comparer = Comparer(self._store, guard(self._earlier_chosen))
+        self.comparer = Comparer(self._store, self._fingerprint, guard(self._earlier_chosen))
         self.exporting = ExportBox(lambda: self.inspector.trial, guard)
         self._size, self._verdict, self._code, self._note = W.HTML(), W.HTML(), W.HTML(), W.HTML()
         self._continue = W.Checkbox(value=False, indent=False, layout=W.Layout(width="auto", display="none"))
@@ -260,7 +265,7 @@ class TuningPanel:
             old._retire()
         _panels[key] = weakref.ref(self)
         running = reopening.running_sweep(self._store, self._name or self.source.name)
-        if running is not None and running.source.fingerprint() == self.source.fingerprint():
+        if running is not None and running.source.fingerprint() == self._fingerprint:
             self._adopt(running)
             return
         if running is not None:
@@ -272,15 +277,21 @@ class TuningPanel:
     def _adopt(self, sweep: Sweep) -> None:
         self._attach(sweep)
         self._note.value = '<p class="wb-note">Watching the sweep that was running already.</p>'
-        done = sum(len(trial.runs) for trial in sweep.results.trials) if sweep.results is not None else 0
-        self._pump.begin(Watched(state=sweep.state, runs_done=done))
+        so_far = sweep.results
+        done = sum(len(trial.runs) for trial in so_far.trials) if so_far is not None else 0
+        self._timekeeper.adopt(so_far)
+        self._pump.begin(Watched(state=sweep.state, runs_done=done, probed=so_far is not None))
 
     def _reopen(self) -> None:
         try:
-            self.results = reopening.last_results(self._store, self._name, self.source.describe())
+            self.results, others = reopening.last_results(self._store, self._name, self._fingerprint)
         except StoreError as error:
             self.errors.show(error)
-        if self.results is not None:
+            return
+        if self.results is None:
+            told = reopening.told_of_others(self._store, others, self._name)
+            self._note.value = f'<p class="wb-note">{escape(told)}</p>' if told else ""
+        else:
             self._note.value = f'<p class="wb-note">{escape(reopening.told(self.results))}</p>'
             self._show_results(live=False)
 
@@ -323,9 +334,7 @@ class TuningPanel:
         if watched.fresh != self._fresh_seen and (watched.state != "running" or time.monotonic() >= self._next_drawing):
             self._fresh_seen = watched.fresh
             self._show_news(watched.active)
-        numbers = (watch.running_numbers(watched), watch.progress_text(watched))
-        words = watch.headline(watched, getattr(self.results, "ending", ""))
-        self.progress.show(watched.runs_done, watched.runs_done + (watched.runs_left or 0), words, numbers)
+        self._show_progress(watched)
         rate = watched.rate
         running = Running(watched.running, rate) if watched.running is not None and rate is not None else None
         self.gallery.show_running(running)
@@ -334,12 +343,19 @@ class TuningPanel:
         if not watched.active:
             self._save()
 
+    def _show_progress(self, watched: Watched) -> None:
+        clock = self._timekeeper.text(watched, self.results)
+        numbers = (watch.running_numbers(watched), watch.progress_text(watched), clock)
+        words = watch.headline(watched, getattr(self.results, "ending", ""))
+        self.progress.show(watched.runs_done, watched.runs_done + (watched.runs_left or 0), words, numbers)
+
     def _show_news(self, live: bool) -> None:
         """Shows what the sweep has found since; the more that takes, the longer it waits before the next time."""
         begun = time.thread_time()
         if self.sweep is not None and self.sweep.results is not None:
             self.results = self.sweep.results
         self._show_results(live)
+        self._size_changed()
         self._next_drawing = time.monotonic() + (time.thread_time() - begun) / SHARE_FOR_DRAWING
 
     def _show_results(self, live: bool) -> None:
@@ -372,8 +388,8 @@ class TuningPanel:
     def _size_changed(self) -> None:
         try:
             current = self.source.current or getattr(self.results, "current", None)
-            measuring = self._fixed["measure_seconds"]
-            self._size.value = sizing.size_html(self.space, self.source, current, self.limits, measuring)
+            start = self._timekeeper.start(self._pump.watched, self.results)
+            self._size.value = sizing.size_html(self.space, self.source, current, self.limits, start)
             self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
         except WorkbenchError as error:
             self._size.value = sizing.problem_html(error)

@@ -11,6 +11,7 @@ from typing import Any
 from workbench.notebook.watch import Watched, taken_in
 
 SECONDS_BETWEEN = 0.25
+SECONDS_BETWEEN_TICKS = 1.0
 
 
 class Pump:
@@ -21,6 +22,7 @@ class Pump:
         failed: Called with an error that `show` raises, which is then called again with the next events.
         take_in: Gives the record after one event; records have an attribute `active`.
         nothing: The record before any event.
+        tick: Called with the record every second in which no event came, for clocks.
     """
 
     def __init__(
@@ -29,9 +31,10 @@ class Pump:
         failed: Callable[[BaseException], None],
         take_in: Callable[[Any, dict[str, Any]], Any] = taken_in,
         nothing: Any = None,
+        tick: Callable[[Any], None] = lambda record: None,
     ) -> None:
         self.watched = Watched() if nothing is None else nothing
-        self._show, self._failed, self._take_in = show, failed, take_in
+        self._show, self._failed, self._take_in, self._tick = show, failed, take_in, tick
         self._events: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
@@ -66,17 +69,20 @@ class Pump:
 
     def _work(self) -> None:
         mine = threading.current_thread()
-        shown = False
+        next_tick = 0.0
         while self._thread is mine:
-            if self.drain() or not shown:
-                shown = True
-                self._try_to_show()
+            if self.drain() or not next_tick:
+                next_tick = time.monotonic() + SECONDS_BETWEEN_TICKS
+                self._try(self._show)
+            elif time.monotonic() >= next_tick:
+                next_tick = time.monotonic() + SECONDS_BETWEEN_TICKS
+                self._try(self._tick)
             if not self.watched.active:
                 return
             time.sleep(SECONDS_BETWEEN)
 
-    def _try_to_show(self) -> None:
+    def _try(self, show: Callable[[Any], None]) -> None:
         try:
-            self._show(self.watched)
+            show(self.watched)
         except Exception as error:  # the thread must go on: the sweep does
             self._failed(error)

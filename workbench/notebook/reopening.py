@@ -1,4 +1,4 @@
-"""What a panel finds when it is made: a sweep that still runs in this kernel, or the last one in the store."""
+"""What a panel finds when it is made: a sweep that still runs in this kernel, or its loader's last one in the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError
 from workbench.notebook import formatting
 from workbench.tuning.results import Results, results_of
 from workbench.tuning.store import SweepStore
@@ -40,26 +39,39 @@ def ended(sweep: Sweep) -> None:
         sweep.wait(SECONDS_TO_END)
 
 
-def last_results(store: Path, name: str | None, source: str) -> Results | None:
-    """The latest sweep of that name, or else of that source, or None when the store has none.
+def last_results(store: Path, name: str | None, fingerprint: str) -> tuple[Results | None, tuple[str, ...]]:
+    """The latest sweep of this very loader, None when the store has none, and the names of those passed over.
+
+    Args:
+        store: The file.
+        name: Only sweeps of this name, a number behind it aside; None takes any.
+        fingerprint: Of the loader as it is defined now. A loader with the same description may be another one.
 
     Raises:
         StoreError: If the store is damaged, or from a newer version.
     """
     if not store.exists():
-        return None
+        return None, ()
     with SweepStore(store, read_only=True) as opened:
+        mine = opened.names(fingerprint)
         if name is not None:
-            matching = [one for one in opened.names() if re.fullmatch(rf"{re.escape(name)}(-\d+)?", one)]
-            if not matching:
-                return None
-            record = opened.sweep(matching[0])
-        else:
-            try:
-                record = opened.sweep(source=source)
-            except StoreError:
-                return None
-        return results_of(record, opened.runs(record))
+            mine = [one for one in mine if re.fullmatch(rf"{re.escape(name)}(-\d+)?", one)]
+        others = tuple(one for one in opened.names() if one not in set(mine))
+        if not mine:
+            return None, others
+        record = opened.sweep(mine[0])
+        return results_of(record, opened.runs(record)), others
+
+
+def told_of_others(store: Path, others: tuple[str, ...], name: str | None) -> str:
+    """One sentence on sweeps that the store holds and the panel does not show; empty when there are none."""
+    if not others:
+        return ""
+    named = f" with the name {name!r}" if name is not None else ""
+    return (
+        f"{store} holds {formatting.count(len(others), 'other sweep')} (latest: {others[0]}), none{named} of this "
+        f"loader as it is defined now; wb.load_results({str(store)!r}, {others[0]!r}) shows it."
+    )
 
 
 def told(results: Any) -> str:

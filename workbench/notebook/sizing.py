@@ -1,4 +1,4 @@
-"""How large the ticked space is and how long it takes at most, in one line under the buttons."""
+"""How large the ticked space is and about how long it takes, with what that rests on, in one line under the buttons."""
 
 from __future__ import annotations
 
@@ -7,35 +7,42 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.loaders.source import LoaderSource
 from workbench.notebook import formatting
 from workbench.notebook.controls import Limits
+from workbench.notebook.durations import StartSeconds
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.strategies import Progress, strategy_named
 
-SECONDS_BESIDE_MEASURING = 1.5  # start, warm-up and end of one start, until this loader has shown its own
+BASIS_WORDS = {
+    "measured": "a start of this loader took {0} on average",
+    "probed": "a start is taken to need {0}, from what a batch took with 0 workers",
+    "assumed": "a start is assumed to take {0} until this loader has shown its own; a slow one takes longer",
+}
 
 
 def size_html(
-    space: SearchSpace, source: LoaderSource, current: LoaderSettings | None, limits: Limits, measure_seconds: float
+    space: SearchSpace, source: LoaderSource, current: LoaderSettings | None, limits: Limits, start: StartSeconds
 ) -> str:
-    """ "7 settings, yours among them; at most about 40 s."
+    """ "7 settings, yours among them; about 16 starts, 40 s (a start of this loader took 2.41 s on average)."
 
     Args:
         space: What is ticked.
         source: The loader.
         current: Its settings now, where they are known.
         limits: Strategy, budget and memory limit.
-        measure_seconds: Measuring time of one start.
+        start: What one start takes, and how that is known.
 
     Raises:
         SettingsError: If what was typed makes no sense.
     """
     found = space.resolve(source, machine.accelerator().pins, current)
     starts = strategy_named(limits.strategy).runs_left(Progress(found.settings, current=found.current))
-    seconds, budget = starts * (measure_seconds + SECONDS_BESIDE_MEASURING), limits.budget_seconds
+    budget = limits.budget_seconds
     limits.memory_limit_bytes  # noqa: B018  raises where the text is no size
-    cut = f", cut by the budget at {formatting.seconds(budget)}" if budget is not None and budget < seconds else ""
+    cut = f" The budget ends it after {formatting.seconds(budget)}." if budget is not None else ""
     size = formatting.count(len(found.settings), "settings", "settings")
     yours = ", yours among them" if found.current is not None else ""
-    return f'<p class="wb-size"><b>{size}</b>{yours}; at most about {formatting.about(seconds)}{cut}.</p>'
+    took = BASIS_WORDS[start.basis].format(formatting.seconds(start.seconds))
+    about = f"about {formatting.count(starts, 'start')}, {formatting.about(starts * start.seconds)} ({took})"
+    return f'<p class="wb-size"><b>{size}</b>{yours}; {about}.{cut}</p>'
 
 
 def problem_html(error: BaseException) -> str:

@@ -8,13 +8,10 @@ from typing import Any
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
+from workbench.measure.phases import PROBE_WORDS
 from workbench.notebook import formatting
 
 RATES_KEPT = 8  # windows of the running trial that its rate is told from
-PHASE_WORDS = {
-    "starting": "starting the process that runs trials",
-    "probing": "looking at the first batches with 0 workers",
-}
 STATE_WORDS = {
     "idle": "Ready.",
     "running": "Running",
@@ -37,10 +34,13 @@ class Watched:
 
     Attributes:
         state: The sweep's state.
-        phase: What it does before the first trial, or inside one.
+        phase: What it does before the first trial; empty from then on.
+        probed: Whether the probe has ended.
+        batch_seconds: What a batch took in the probe, or None.
         planned: Settings of its space.
         runs_done: Finished starts.
         runs_left: About how many are to come; None until it is known.
+        run_seconds: Wall seconds of each start that ended.
         running: The settings that are being measured.
         rates: Samples per second of its last windows.
         memory_bytes: Its memory at the last reading.
@@ -50,9 +50,12 @@ class Watched:
 
     state: str = "idle"
     phase: str = ""
+    probed: bool = False
+    batch_seconds: float | None = None
     planned: int | None = None
     runs_done: int = 0
     runs_left: int | None = None
+    run_seconds: tuple[float, ...] = ()
     running: LoaderSettings | None = None
     rates: tuple[float, ...] = ()
     memory_bytes: int | None = None
@@ -84,9 +87,19 @@ def taken_in(watched: Watched, event: dict[str, Any]) -> Watched:
             fresh=watched.fresh + 1,
         )
     if kind == "phase":
-        return dataclasses.replace(watched, phase=str(event.get("phase", "")))
+        return watched if watched.probed else dataclasses.replace(watched, phase=str(event.get("phase", "")))
+    if kind == "probe":
+        return dataclasses.replace(watched, probed=True, phase="", batch_seconds=event["probe"].batch_seconds)
     if kind == "plan":
-        return dataclasses.replace(watched, planned=len(event["settings"]), phase="", fresh=watched.fresh + 1)
+        return dataclasses.replace(
+            watched,
+            planned=len(event["settings"]),
+            probed=True,
+            phase="",
+            runs_done=event.get("runs_done", watched.runs_done),
+            runs_left=event.get("runs_left", watched.runs_left),
+            fresh=watched.fresh + 1,
+        )
     if kind == "run_started":
         return dataclasses.replace(watched, running=event["settings"], rates=(), memory_bytes=None, phase="")
     if kind == "window":
@@ -98,6 +111,7 @@ def taken_in(watched: Watched, event: dict[str, Any]) -> Watched:
             watched,
             runs_done=event["runs_done"],
             runs_left=event["runs_left"],
+            run_seconds=watched.run_seconds + ((event["seconds"],) if event.get("seconds") is not None else ()),
             running=None,
             rates=(),
             fresh=watched.fresh + 1,
@@ -114,7 +128,7 @@ def headline(watched: Watched, ending: str = "") -> str:
     if watched.running is not None:
         return f"Measuring {watched.running.describe()}"
     if watched.phase:
-        return STATE_WORDS["running"] + ": " + PHASE_WORDS.get(watched.phase, watched.phase)
+        return STATE_WORDS["running"] + ": " + PROBE_WORDS.get(watched.phase, watched.phase)
     return STATE_WORDS["running"]
 
 
@@ -136,6 +150,28 @@ def progress_text(watched: Watched) -> str:
         else formatting.count(watched.runs_done, "start")
     )
     return done + (f", {formatting.count(watched.planned, 'settings', 'settings')}" if watched.planned else "")
+
+
+def time_text(
+    watched: Watched, elapsed_seconds: float, start_seconds: float, budget_seconds: float | None = None
+) -> str:
+    """How long the sweep has run and about how long it still will: "12 s, about 40 s left"; empty when none runs.
+
+    Args:
+        watched: What is known of it.
+        elapsed_seconds: Since it began.
+        start_seconds: What one start takes.
+        budget_seconds: After which it ends in any case, or None.
+    """
+    if watched.state != "running":
+        return ""
+    told = formatting.clock(elapsed_seconds)
+    if not watched.runs_left:
+        return told
+    left = watched.runs_left * start_seconds
+    if budget_seconds is not None:
+        left = max(0.0, min(left, budget_seconds - elapsed_seconds))
+    return f"{told}, about {formatting.about(left)} left"
 
 
 def _window_rate(window: dict[str, Any]) -> float:

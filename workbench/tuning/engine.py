@@ -204,7 +204,14 @@ class Engine:
         store.save_probe(record, probe)
         self._record = dataclasses.replace(record, probe=probe)
         self.control.emit("probe", probe=probe)
-        self.control.emit("plan", name=record.name, settings=record.candidates, current=record.current)
+        self.control.emit(
+            "plan",
+            name=record.name,
+            settings=record.candidates,
+            current=record.current,
+            runs_done=len(self._runs),
+            runs_left=self.plan.strategy.runs_left(self._progress()),
+        )
 
     def _candidates(self, probe: Probe) -> Candidates:
         source, pins = self.plan.source, machine.accelerator().pins
@@ -282,7 +289,7 @@ class Engine:
                 return self.control.ending or "stopped"
             if why := self._why_infeasible(settings, probe):
                 number = store.begin_run(self._record, settings)
-                self._keep(store, number, TrialRun(settings, "skipped", why, started_at=time.time()))
+                self._keep(store, number, TrialRun(settings, "skipped", why, started_at=time.time()), None)
                 return ""
             if self._seconds_left() < self._expected_seconds(round_):
                 return "budget"
@@ -299,10 +306,10 @@ class Engine:
                 store.discard_run(number)
                 return "budget"
             self._run_seconds.append(time.monotonic() - begun)
-            self._keep(store, number, run)
+            self._keep(store, number, run, self._run_seconds[-1])
             return ""
 
-    def _keep(self, store: SweepStore, number: int, run: TrialRun) -> None:
+    def _keep(self, store: SweepStore, number: int, run: TrialRun, seconds: float | None) -> None:
         store.finish_run(number, run)
         self._runs.append(run)
         progress = self._progress()
@@ -312,6 +319,7 @@ class Engine:
             trial=progress.trials[run.settings],
             runs_done=len(self._runs),
             runs_left=self.plan.strategy.runs_left(progress),
+            seconds=seconds,
         )
 
     def _why_infeasible(self, settings: LoaderSettings, probe: Probe) -> str | None:

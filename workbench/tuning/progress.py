@@ -7,11 +7,14 @@ import sys
 import time
 from typing import Any
 
+from workbench.measure.phases import PROBE_WORDS
 from workbench.measure.result import TrialResult
 from workbench.tuning.control import Event
 
 SECONDS_BETWEEN_DRAWINGS = 1.0  # an hour's sweep draws some 100 kB in a terminal, and one widget in a notebook
 SECONDS_BETWEEN_LINES_IN_A_FILE = 10.0  # where a line cannot be rewritten, each drawing adds one
+BEFORE_RUNS = "{desc} [{elapsed}]"
+OF_RUNS = "{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]"
 
 
 class ProgressLine:
@@ -22,9 +25,10 @@ class ProgressLine:
         self._bar: Any = None
         self._fastest: TrialResult | None = None
         self._next_drawing = 0.0
+        self._probed = False
 
     def __call__(self, event: Event) -> None:
-        if event["kind"] in ("phase", "plan", "run_started", "run_finished", "state"):
+        if event["kind"] in ("phase", "probe", "run_started", "run_finished", "state"):
             self._events.put(event)
 
     def draw(self) -> None:
@@ -35,7 +39,7 @@ class ProgressLine:
             self._take(self._events.get())
         if time.monotonic() >= self._next_drawing:
             self._bar.refresh()
-            self._next_drawing = time.monotonic() + _seconds_between_drawings()
+            self._next_drawing = time.monotonic() + seconds_between_drawings()
 
     def close(self) -> None:
         """Leaves the last state standing, also of a sweep that ended before anyone looked."""
@@ -46,8 +50,12 @@ class ProgressLine:
 
     def _take(self, event: Event) -> None:
         kind = event["kind"]
-        if kind == "phase" and event.get("phase") in ("starting", "probing"):
-            self._bar.set_description_str(event["phase"], refresh=False)
+        if kind == "phase" and not self._probed and event.get("phase") in PROBE_WORDS:
+            self._bar.bar_format = BEFORE_RUNS
+            self._bar.set_description_str(PROBE_WORDS[event["phase"]], refresh=False)
+        elif kind == "probe":
+            self._probed, self._bar.bar_format = True, OF_RUNS
+            self._bar.set_description_str("", refresh=False)
         elif kind == "state" and event["state"] in ("paused", "stopping"):
             self._bar.set_description_str(event["state"], refresh=False)
         elif kind == "run_started":
@@ -74,8 +82,8 @@ def _new_bar() -> Any:
         total=None,
         leave=True,
         dynamic_ncols=True,
-        mininterval=_seconds_between_drawings(),
-        bar_format="{l_bar}{bar}| {n_fmt}/{total_fmt} runs [{elapsed}<{remaining}{postfix}]",
+        mininterval=seconds_between_drawings(),
+        bar_format=OF_RUNS,
     )
 
 
@@ -87,6 +95,7 @@ def _set_place(bar: Any, done: int, total: int) -> None:
     bar.total, bar.n = total, done
 
 
-def _seconds_between_drawings() -> float:
+def seconds_between_drawings() -> float:
+    """How long a line stands before it is drawn again: longer where it cannot be rewritten, as in a file."""
     rewritable = sys.stderr.isatty() or "ipykernel" in sys.modules
     return SECONDS_BETWEEN_DRAWINGS if rewritable else SECONDS_BETWEEN_LINES_IN_A_FILE

@@ -16,7 +16,7 @@ GAIN_PRICE_RISE = 0.002  # ... and so much more for each one after it: the last 
 FEWER_WORKERS_WORTH = 0.01  # of the rate, that a favourite with fewer workers than its rival may be slower
 UNRATED_A_LOOK = 3  # settings started at once while none has a rate
 EDGE_WORTH_A_START = 0.01  # share of an epoch that its edge must take for the other way of restarting to be measured
-RUNS_AFTER_THE_FIRST_LOOK = 10  # about what is still started once every kind was looked at, for a progress bar
+RUNS_AFTER_THE_FIRST_LOOK = 10  # about what is still started once every kind was looked at, for estimates
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ class Race:
         unseen = sum(not progress.is_seen(one) for one in kinds_of(progress))
         if unseen:
             return unseen + RUNS_AFTER_THE_FIRST_LOOK
-        return len(self.next_round(progress).settings)
+        following = len(self.next_round(progress).settings)
+        looked_again = sum(map(progress.starts, progress.candidates)) - len(kinds_of(progress))
+        return max(following, RUNS_AFTER_THE_FIRST_LOOK - looked_again) if following else 0
 
     def _doubtful(self, favourite: LoaderSettings, progress: Progress) -> list[LoaderSettings]:
         """The rival most worth a start, if any is, and the favourite where it is known no better than that one.

@@ -201,9 +201,11 @@ class SweepStore:
 
     # -- reading --
 
-    def names(self) -> list[str]:
-        """Names of all sweeps, latest first."""
-        return [row[0] for row in self._rows("SELECT name FROM sweeps ORDER BY created DESC, id DESC")]
+    def names(self, fingerprint: str | None = None) -> list[str]:
+        """Names of all sweeps, or of those of a loader with this fingerprint, latest first."""
+        wanted, values = ("1", []) if fingerprint is None else ("fingerprint = ?", [fingerprint])
+        rows = self._rows(f"SELECT name FROM sweeps WHERE {wanted} ORDER BY created DESC, id DESC", values)
+        return [row[0] for row in rows]
 
     def sweep(self, name: str | None = None, *, source: str | None = None) -> SweepRecord:
         """The sweep of that name, or the latest one (of that source).
