@@ -1,4 +1,4 @@
-"""The marks that all charts share, as plotly traces in plain dicts: clouds, intervals, landmarks, failures on a rail."""
+"""Marks that all charts share, as plotly traces in plain dicts: clouds, intervals, landmarks, a rail of failures."""
 
 from __future__ import annotations
 
