@@ -143,7 +143,7 @@ class LoaderSettings:
 
     def describe(self) -> str:
         """The settings in words, for instance "4 workers, prefetch 2 (8 batches in flight), pinned, persistent"."""
-        parts = [f"{self.num_workers} worker{'' if self.num_workers == 1 else 's'}"]
+        parts = [workers(self.num_workers)]
         if self.num_workers:
             parts.append(f"prefetch {self.prefetch_factor} ({self.batches_in_flight} batches in flight)")
         words = {
@@ -161,6 +161,11 @@ class LoaderSettings:
             "blocking copies": self.non_blocking is False,
         }
         return ", ".join(parts + [word for word, said in words.items() if said])
+
+
+def workers(count: int) -> str:
+    """So many workers in words: "1 worker", "4 workers"."""
+    return f"{count} worker{'' if count == 1 else 's'}"
 
 
 KNOBS: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(LoaderSettings))

@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
-from workbench.measure.statistics import RateEstimate
-from workbench.tuning.trials import SURE_LOSS_OF_A_SINGLE_START, surely_slower
+from workbench.measure.statistics import RateEstimate, Ratio, ratio
+from workbench.tuning.trials import surely_slower
 
 EQUAL_WITHIN = 0.02  # rates within 2 % are practically equal, however narrow their intervals
 # Further than this below the leader a setting is not preferred for being cheap, however wide the intervals are.
 TIED_AT_MOST_BELOW = 0.05
 MEMORY_NOISE = 0.05  # two peaks of PSS within 5 % are one
 MEMORY_WORTH_A_CHANGE = 0.10  # saves this much before the current settings are given up for memory alone
+LOOKS_FASTER = 1.10  # times the rate of the current settings from which what is not certain is worth finding out
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class Ranking:
         tied: Results as good as the fastest, itself included, without the recommended one.
         unsettled: Results of which it is not known whether they are faster than the recommended one.
         kept_current: True when the current settings are recommended since no gain over them is certain.
+        rival: While the current settings are kept, what looks clearly faster and is not known, or not checked, to be
+            so; None where nothing does.
+        rival_times: How many times as fast it looks, over the user's real epochs.
     """
 
     order: tuple[TrialResult, ...] = ()
@@ -37,6 +41,8 @@ class Ranking:
     tied: tuple[TrialResult, ...] = ()
     unsettled: tuple[TrialResult, ...] = ()
     kept_current: bool = False
+    rival: TrialResult | None = None
+    rival_times: Ratio | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +158,49 @@ def rank(
         chosen, _ = _choose(_tied(left, leader, None), current)
         order.append(chosen)
         left.remove(chosen)
-    return Ranking(_trials(order), fastest.trial, _trials(equals), _trials(unsettled), kept)
+    rival = _rival(useful, winner) if winner.settings == current else None
+    told = (rival.trial, ratio(rival.worth, winner.worth)) if rival is not None else (None, None)
+    return Ranking(_trials(order), fastest.trial, _trials(equals), _trials(unsettled), kept, *told)
+
+
+def passed_over(ranking: Ranking, probe: Probe | None) -> tuple[TrialResult, str] | None:
+    """What beats the recommended settings in rate, workers and memory at once, and why it is not recommended all the
+    same: "unchecked", "edge" (of an epoch) or "idle"; None where nothing does, or where it is the rival.
+
+    Args:
+        ranking: Of a sweep.
+        probe: Gives the length of an epoch.
+    """
+    if not ranking.order or ranking.rival is not None:
+        return None
+    best, *rest = ranking.order
+    beaten_by = [trial for trial in rest if _beats(trial, best)]
+    if not beaten_by:
+        return None
+    found = zip(ranking.order, worths(ranking.order, probe), strict=True)
+    worth = {trial.settings: estimate.samples_per_second for trial, estimate in found}
+    trial = max(beaten_by, key=lambda trial: worth[trial.settings])
+    if has_idle_workers(trial):
+        return trial, "idle"
+    if worth[trial.settings] < worth[best.settings]:
+        return trial, "edge"
+    return (trial, "unchecked") if is_checked(best) and not is_checked(trial) else None
+
+
+def _beats(trial: TrialResult, best: TrialResult) -> bool:
+    """Faster beyond a tie, with no more workers and no more memory."""
+    assert trial.samples_per_second is not None and best.samples_per_second is not None
+    known = trial.peak_pss_bytes is not None and best.peak_pss_bytes is not None
+    return (
+        trial.samples_per_second > (1 + EQUAL_WITHIN) * best.samples_per_second
+        and trial.settings.num_workers <= best.settings.num_workers
+        and (not known or trial.peak_pss_bytes <= best.peak_pss_bytes)  # type: ignore[operator]
+    )
+
+
+def _rival(useful: list[_Entrant], winner: _Entrant) -> _Entrant | None:
+    others = [one for one in useful if one is not winner and one.rate >= LOOKS_FASTER * winner.rate]
+    return max(others, key=lambda one: one.rate, default=None)
 
 
 def pareto(trials: Sequence[TrialResult]) -> list[TrialResult]:
@@ -177,15 +225,6 @@ def _tied(field: list[_Entrant], fastest: _Entrant, current: LoaderSettings | No
         if share >= 1 - EQUAL_WITHIN or (near and not surely_slower(one.worth, fastest.worth)):
             tied.append(one)
     return tied
-
-
-def _may_be_faster(one: _Entrant, fastest: _Entrant) -> bool:
-    """Whether it is open which is faster; where the spread between starts is hardly known, a single start that lies
-    far below settles it all the same, unless the machine was busy."""
-    if surely_slower(one.worth, fastest.worth):
-        return False
-    single = one.worth.starts == 1 and not any(run.noisy for run in (*one.trial.runs, *fastest.trial.runs))
-    return not (single and one.rate < (1 - SURE_LOSS_OF_A_SINGLE_START) * fastest.rate)
 
 
 def _choose(tied: list[_Entrant], current: LoaderSettings | None) -> tuple[_Entrant, bool]:

@@ -1,0 +1,279 @@
+"""What the recommendation says, and what it leaves unsaid, from known runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.scripted import probe_of, run_of
+from workbench.loaders.settings import LoaderSettings
+from workbench.measure.records import TrialRun, Window
+from workbench.tuning.binding import binding_words
+from workbench.tuning.ranking import passed_over, rank
+from workbench.tuning.results import Results
+from workbench.tuning.trials import trials_of
+
+W0, W1, W2, W4, W8 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4, 8))
+MB = 1_000_000
+TWO_CORES = {"usable_cores": 2.0}
+
+
+def runs(settings: LoaderSettings, *rates: float, memory_mb: int = 100, **more) -> list[TrialRun]:
+    return [run_of(settings, rate, memory_bytes=memory_mb * MB, **more) for rate in rates]
+
+
+def results(*groups: list[TrialRun], current=W0, **more) -> Results:
+    found = tuple(trials_of([run for group in groups for run in group], cores=2).values())
+    known = {"probe": probe_of(), "machine": TWO_CORES, "name": "one", "current": current, "ending": "finished"}
+    return Results(trials=found, **{**known, **more})
+
+
+def three(rate: float) -> tuple[float, float, float]:
+    return 0.99 * rate, rate, 1.01 * rate
+
+
+def line_with(words: str, text: str) -> str:
+    (line,) = (line for line in text.splitlines() if words in line)
+    return line
+
+
+# -- what binds --
+
+
+def test_cores_that_are_nearly_all_in_use_bind_whatever_a_model_would_say():
+    """Four workers no faster than two would look like something shared, were the cores not in use."""
+    cpu_bound = [runs(one, *three(rate), cpu_cores_used=used) for one, rate, used in ((W0, 50, 1), (W1, 70, 1))]
+    cpu_bound += [runs(W2, *three(90), cpu_cores_used=1.8), runs(W4, *three(85), cpu_cores_used=1.75)]
+
+    (said,) = binding_words(results(*cpu_bound))
+
+    assert said.startswith("What binds: the cores") and "1.8 of 2 cores in use" in said
+    assert "storage" not in said
+
+
+def test_storage_is_named_only_where_processes_were_seen_to_wait():
+    def said(used):
+        waiting = [runs(one, *three(rate), cpu_cores_used=0.2) for one, rate in ((W0, 50), (W1, 50), (W2, 100))]
+        return binding_words(results(*waiting, runs(W4, *three(100), cpu_cores_used=used)))
+
+    assert "storage" in said(0.3)[0] and "By a model fitted" in said(0.3)[0]
+    assert said(1.5) == []
+
+
+def test_a_plateau_whose_interval_leaves_room_for_growth_is_not_named():
+    wide = [runs(W0, *three(50), cpu_cores_used=0.2), runs(W1, 30, 50, 70, cpu_cores_used=0.2)]
+    wide += [runs(W2, 60, 100, 140, cpu_cores_used=0.2), runs(W4, 50, 100, 150, cpu_cores_used=0.2)]
+
+    assert binding_words(results(*wide, current=W2)) == []
+
+
+@pytest.mark.parametrize(
+    ("starts", "more"),
+    [
+        ((90.0,), {}),
+        ((89.0, 90.0, 91.0), {"noisy": True}),
+        ((89.0, 90.0, 91.0), {"windows": (Window(0.0, 0.35, 2, 32),)}),
+        ((89.0, 90.0, 91.0), {"cpu_cores_used": None}),
+    ],
+    ids=["one start", "other programs", "two batches a start", "cores unknown"],
+)
+def test_what_binds_is_left_unsaid_without_evidence(starts, more):
+    known = [runs(W0, *three(50), cpu_cores_used=1.0), runs(W1, *three(50), cpu_cores_used=1.0)]
+
+    assert binding_words(results(*known, runs(W2, *starts, **{"cpu_cores_used": 2.0, **more}))) == []
+    assert binding_words(results(*known, runs(W2, *three(90), cpu_cores_used=2.0))) != []
+
+
+def test_more_workers_are_not_advised_where_more_were_no_faster():
+    cores = {"usable_cores": 16.0}
+    scaling = [runs(one, *three(rate), cpu_cores_used=0.2) for one, rate in ((W0, 50), (W1, 50), (W2, 100))]
+
+    assert "the workers" in binding_words(results(*scaling, machine=cores))[0]
+    slower = runs(W4, *three(80), cpu_cores_used=0.2)
+    assert not any("more workers." in said for said in binding_words(results(*scaling, slower, machine=cores)))
+    failed = [TrialRun(W4, "failed", "out of files")]
+    assert binding_words(results(*scaling, failed, machine=cores)) == []
+
+
+def test_more_workers_are_not_ruled_out_while_some_look_faster():
+    known = [runs(W0, *three(50), cpu_cores_used=1.0), runs(W2, *three(90), cpu_cores_used=1.9)]
+
+    assert binding_words(results(*known, runs(W4, 130.0, cpu_cores_used=1.9, screened=True))) == []
+
+
+# -- undecided --
+
+
+def undecided(**more) -> Results:
+    return results(runs(W0, 18.0, 50.0), runs(W2, 40.0, 154.0), **{"ending": "budget", **more})
+
+
+def test_what_looks_much_faster_and_is_not_certain_is_undecided_and_the_current_settings_stay():
+    found = undecided(options={"budget_seconds": 45.0})
+    head = found.recommendation.splitlines()[0]
+
+    assert found.best == W0 and found.ranking.rival.settings == W2
+    assert head.startswith("Undecided so far: 2 workers, prefetch 2 (4 batches in flight) looks 2.9 times as fast")
+    assert "your current settings, 0 workers, but not for certain (95 % interval" in head
+    assert "`workbench sweep ... --resume --budget 2m`" in head and "resume=True" in head
+    assert head.endswith("until then your current settings are kept.")
+    assert "gain nothing certain" not in found.recommendation and "Keep your" not in found.recommendation
+    assert "may still be faster" not in found.recommendation
+
+
+def test_the_way_out_of_an_undecided_sweep_is_one_that_works():
+    assert "--budget 6m`" in undecided(options={"budget_seconds": 180.0}).recommendation
+    stopped = undecided(ending="stopped").recommendation
+    assert "--resume`" in stopped and "--budget" not in stopped
+    assert "--resume --strategy grid`" in undecided(ending="finished", strategy="race").recommendation
+    ended = undecided(ending="finished", strategy="grid", options={"measure_seconds": 0.5}).recommendation
+    assert "measure_seconds=2)" in ended and "--resume" not in ended  # a finished grid would start nothing more
+    assert "More time would settle it" in undecided(ending="").recommendation
+
+
+def test_a_gain_that_only_short_looks_showed_is_undecided():
+    head = results(runs(W0, *three(100)), runs(W2, *three(300), screened=True), ending="budget").recommendation
+
+    assert head.startswith("Undecided so far: 2 workers") and "short looks alone" in head
+
+
+def test_a_hair_more_is_no_reason_to_call_it_undecided():
+    text = results(runs(W0, 80.0, 120.0), runs(W2, 90.0, 122.0)).recommendation
+
+    assert text.startswith("Keep your current settings, 0 workers: nothing tried is faster for certain.")
+
+
+# -- what beats the recommended settings and is not recommended --
+
+
+def test_what_beats_the_pick_in_everything_from_short_looks_alone_is_named_with_the_reason():
+    persistent = LoaderSettings(2, 4, persistent_workers=True)
+    found = results(
+        runs(W0, *three(30)),
+        runs(W1, *three(72.8), memory_mb=442, screened=True),
+        runs(persistent, *three(67.6), memory_mb=611),
+        ending="budget",
+    )
+    text = found.recommendation
+
+    assert found.best == persistent
+    reason = line_with("Not 1 worker", text)
+    assert "at 72.8/s and 442 MB" in reason and "short looks alone" in reason
+    assert "--resume" in text.splitlines()[-1]
+
+
+def test_what_beats_the_pick_but_for_the_restart_of_epochs_is_named_with_the_reason():
+    kept = LoaderSettings(2, 4, persistent_workers=True)
+    found = results(
+        runs(W0, *three(30), epoch_edge_seconds=0.0),
+        runs(W1, *three(72.8), memory_mb=442, epoch_edge_seconds=0.9),
+        runs(kept, *three(67.6), memory_mb=611, epoch_edge_seconds=0.01),
+        probe=probe_of(epoch_samples=200),
+    )
+
+    assert found.best == kept
+    assert "loses by starting the next one (0.9 s an epoch)" in line_with("Not 1 worker", found.recommendation)
+
+
+def test_nothing_is_passed_over_where_what_is_faster_costs_more():
+    found = results(runs(W0, *three(30)), runs(W1, *three(70)), runs(W4, *three(72), memory_mb=900, screened=True))
+
+    assert found.best == W1 and passed_over(found.ranking, found.probe) is None
+
+
+def test_every_row_that_beats_the_pick_in_everything_has_a_reason():
+    """Whatever edges and looks are: where rank passes over what dominates, `passed_over` says why."""
+    many = [
+        (edge, screened, rate)
+        for edge in (0.0, 0.3, 2.0)
+        for screened in (False, True)
+        for rate in (60.0, 70.0, 71.0, 90.0)
+    ]
+    for edge, screened, rate in many:
+        found = results(
+            runs(W1, *three(rate), memory_mb=90, epoch_edge_seconds=None if screened else edge, screened=screened),
+            runs(W2, *three(70.0), epoch_edge_seconds=0.1),
+            current=None,
+            probe=probe_of(epoch_samples=300),
+        )
+        beaten = found.best == W2 and rate > 1.02 * found.trial(W2).samples_per_second
+        assert (passed_over(found.ranking, found.probe) is not None) == beaten, (edge, screened, rate)
+
+
+# -- rates and gains --
+
+
+def test_a_gain_that_the_intervals_do_not_settle_looks_like_one():
+    found = results(runs(W0, 10.0, 70.0), runs(W1, *three(40)), runs(W2, *three(97)), current=W1)
+
+    assert found.best == W2
+    gain = line_with("PyTorch's defaults", found.recommendation)
+    assert "It looks 2.43 times as fast as PyTorch's defaults, 0 workers, which the intervals do not settle" in gain
+    assert "about the rate" not in gain
+
+
+def test_rates_far_apart_are_not_given_a_figure_that_their_interval_denies():
+    wide = results(runs(W0, 2.0, 14.0), runs(W2, 97.0)).recommendation
+
+    assert "looks 12.13 times as fast" in wide and "more than starts of the same settings differ by" in wide
+    assert "That is 12" not in wide
+
+
+def test_a_rate_from_one_start_with_the_spread_of_others_says_so():
+    narrow = results(runs(W0, *three(40)), runs(W2, 97.0)).recommendation
+    wide = results(runs(W0, 2.0, 14.0), runs(W2, 97.0)).recommendation
+
+    assert "97 samples/s from one start; by the spread seen between starts of other settings" in narrow
+    assert "another may give anything up to" in line_with("from one start", wide)
+
+
+# -- lines --
+
+
+def test_the_headline_rate_gain_and_memory_come_first_and_one_line_of_caution_last():
+    found = results(
+        runs(W0, *three(50), cpu_cores_used=1.0, noisy=True),
+        runs(W1, 90.0, screened=True, noisy=True),
+        runs(W2, 95.0, 96.0, cpu_cores_used=1.9, noisy=True, windows=(Window(0.0, 1.0, 3, 96),)),
+        ending="budget",
+        options={"budget_seconds": 60},
+    )
+    lines = found.recommendation.splitlines()
+
+    assert lines[0].startswith("Use 2 workers") and "samples/s" in lines[1]
+    assert lines[2].startswith("That is") and lines[3].startswith("Peak memory")
+    cautions = [line for line in lines if line.startswith("Not certain yet")]
+    assert cautions == lines[-1:]
+    for words in ("budget ended first", "too few batches", "only 6", "other programs", "--resume --budget 2m"):
+        assert words in lines[-1]
+    assert "on a quiet machine" in lines[-1] and len(lines) <= 6
+
+
+def test_a_settled_recommendation_ends_with_what_it_holds_for():
+    text = results(runs(W0, *three(50)), runs(W2, *three(95))).recommendation
+
+    assert text.splitlines()[-1].startswith("It holds for this loader and this machine; measure again when")
+    assert "Not certain" not in text
+
+
+def test_short_looks_are_counted_and_explained():
+    text = results(runs(W0, *three(50), screened=True), runs(W2, *three(95), screened=True)).recommendation
+
+    assert "its 3 starts were short looks, in which neither the data that come out nor growing memory" in text
+
+
+def test_epochs_of_two_batches_are_called_too_small_to_tune_for():
+    found = results(
+        runs(W0, *three(50), mode="epochs"), runs(W1, *three(20), mode="epochs"), probe=probe_of(epoch_batches=2)
+    )
+
+    small = line_with("An epoch is only 2 batches", found.recommendation)
+    assert "whole epochs with their restarts" in small and "too small to tune" in small
+    assert "whole epochs were measured" not in found.recommendation
+    usual = replace(found, probe=probe_of(epoch_batches=200)).recommendation
+    assert "too small" not in usual and "whole epochs were measured" in usual
+
+
+def test_the_rival_is_none_where_the_current_settings_win():
+    assert rank(results(runs(W0, *three(100)), runs(W2, *three(50))).trials, W0).rival is None

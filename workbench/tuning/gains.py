@@ -1,0 +1,109 @@
+"""The rate of the recommended settings, and how it compares with the user's own and with PyTorch's defaults."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.loaders.settings import LoaderSettings
+from workbench.machine import format_bytes
+from workbench.measure.result import TrialResult
+from workbench.measure.statistics import ratio
+from workbench.tuning.cautions import number
+from workbench.tuning.ranking import MEMORY_NOISE, counts
+from workbench.tuning.trials import surely_slower
+
+if TYPE_CHECKING:
+    from workbench.tuning.results import Results
+
+SAME_RATE = 0.1  # rates that lie within this, and are not told apart, are called about the same
+
+
+def rate_words(results: Results) -> Iterator[str]:
+    """The rate with its interval, and on how many starts that rests."""
+    estimate = results.ranking.order[0].estimate
+    assert estimate is not None
+    rate, high = number(estimate.samples_per_second), number(estimate.high)
+    ends = f"{number(estimate.low)} to {high}" if estimate.low > 0 else f"anything up to {high}"
+    if estimate.in_run_only:
+        yield f"{rate} samples/s in its only start; how far another start may lie from that is not known."
+    elif estimate.starts == 1:
+        yield (
+            f"{rate} samples/s from one start; by the spread seen between starts of other settings, another may give "
+            f"{ends} (95 % interval)."
+        )
+    else:
+        yield f"{rate} samples/s, 95 % interval {ends} ({estimate.starts} starts)."
+
+
+def gain_words(results: Results) -> Iterator[str]:
+    """How it compares with what the user has, and with what a DataLoader has by itself, in one line."""
+    best = results.ranking.order[0]
+    told = [_comparison(best, other, name) for other, name in _compared(results)]
+    if told := [*told, *_defaults_predicted(results)]:
+        yield " ".join(told)
+
+
+def _defaults(results: Results) -> LoaderSettings:
+    """PyTorch's own settings for the same batches: what a loader has to which no knob was given."""
+    current = results.current or LoaderSettings()
+    return LoaderSettings(batch_size=current.batch_size, layout=current.layout)
+
+
+def _defaults_predicted(results: Results) -> Iterator[str]:
+    """The comparison with PyTorch's defaults where no trial of them counts."""
+    best, defaults = results.ranking.order[0], _defaults(results)
+    plain = results.trial(defaults)
+    if best.settings == defaults or (plain and plain.status != "skipped"):
+        return
+    from workbench.tuning.advice import predicted_rate
+
+    if rate := predicted_rate(results, defaults):
+        yield (
+            f"PyTorch's defaults, {defaults.describe()}, were not measured; about {number(rate)} samples/s are "
+            f"predicted for them, so that this is about {(best.samples_per_second or 0.0) / rate:.2g} times their rate."
+        )
+
+
+def _compared(results: Results) -> Iterator[tuple[TrialResult, str]]:
+    best, defaults = results.best, _defaults(results)
+    current = results.trial(results.current) if results.current else None
+    if current and counts(current) and results.current != best:
+        same = " (PyTorch's defaults)" if results.current == defaults else ""
+        yield current, f"your current settings{same}, {current.settings.describe()}"
+    plain = results.trial(defaults)
+    if plain and counts(plain) and defaults not in (best, results.current):
+        yield plain, f"PyTorch's defaults, {plain.settings.describe()}"
+
+
+def _comparison(best: TrialResult, other: TrialResult, name: str) -> str:
+    assert best.estimate is not None and other.estimate is not None
+    times = ratio(best.estimate, other.estimate)
+    cost = _memory_difference(best, other)
+    single = best.estimate.in_run_only or other.estimate.in_run_only
+    known = math.isfinite(times.high)
+    span = f"95 % interval {_times(times.low)} to {_times(times.high)}" if known and not single else "single starts"
+    sure = surely_slower(other.estimate, best.estimate) or surely_slower(best.estimate, other.estimate)
+    if sure and known and times.low <= 1 <= times.high:  # told apart by more than starts differ, not by the interval
+        why = "which is more than starts of the same settings differ by"
+        return f"It looks {times.value:.2f} times as fast as {name}, {why} ({span}){cost}."
+    if sure:
+        return f"That is {times.value:.2f} times the rate of {name} ({span}){cost}."
+    if abs(times.value - 1) <= SAME_RATE:
+        return f"That is about the rate of {name}: {times.value:.2f} times ({span}){cost}."
+    unsettled = "which single starts do not settle" if single else f"which the intervals do not settle ({span})"
+    return f"It looks {times.value:.2f} times as fast as {name}, {unsettled}{cost}."
+
+
+def _memory_difference(best: TrialResult, other: TrialResult) -> str:
+    if best.peak_pss_bytes is None or other.peak_pss_bytes is None:
+        return ""
+    difference = best.peak_pss_bytes - other.peak_pss_bytes
+    if abs(difference) <= MEMORY_NOISE * other.peak_pss_bytes:
+        return ", for about the same memory"
+    return f", for {format_bytes(abs(difference))} {'more' if difference > 0 else 'less'} memory"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
