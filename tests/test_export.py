@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from tests.scripted import probe_of, run_of
 from workbench.errors import ExportError
+from workbench.loaders.batching import whole_batches
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.result import TrialResult
 from workbench.tuning.export import FORMATS, export, load_settings, render
@@ -111,6 +112,65 @@ def test_data_formats_parse_and_hold_the_interval_and_the_number_of_starts():
         assert measured["samples_per_second_95_percent"] == [980.4, 1019.6]
         assert measured["starts"] == 3
         assert data["loader_kwargs"]["num_workers"] == 2
+
+
+def test_the_interval_of_a_single_start_is_left_out_and_not_null():
+    run = run_of(PLAIN, 1000.0)
+    results = replace(results_with(PLAIN), trials=(TrialResult(PLAIN, (replace(run, windows=run.windows[:1]),)),))
+
+    for format in FORMATS:
+        text = render(results, format)
+        assert "samples_per_second_95_percent" not in text and "null" not in text and "None to None" not in text
+        assert "samples_per_second" in text
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_every_format_has_one_line_that_builds_the_loader_with_the_users_own_batch_size(format):
+    text = render(results_with(LoaderSettings(num_workers=2)), format)
+
+    name = "per_device_train_batch_size" if format == "transformers" else "batch_size"
+    assert sum("To use it:" in line and f"{name}=16" in line for line in text.splitlines()) == 1
+    assert f"{name} was not tuned" in text and "batch_size: 16" in text.replace('"', "")
+    assert f"{name}=..." in render(LoaderSettings(num_workers=2), format)
+    tuned = render(results_with(LoaderSettings(num_workers=2, batch_size=24)), format)
+    assert "was not tuned" not in tuned and "=16" not in tuned and "=..." not in tuned
+
+
+@pytest.mark.parametrize("suffix", [".yaml", ".json", ".py"])
+@pytest.mark.parametrize(
+    "settings", [LoaderSettings(num_workers=2), LoaderSettings(num_workers=1, batch_size=24), FULL]
+)
+def test_the_line_that_a_file_says_runs_as_it_stands(tmp_path, monkeypatch, suffix, settings):
+    monkeypatch.chdir(tmp_path)
+    path = export(results_with(settings), f"the loader{suffix}")
+    (line,) = (line for line in path.read_text().splitlines() if "To use it:" in line)
+    if suffix == ".json":
+        line = next(note for note in json.loads(path.read_text())["notes"] if "To use it:" in note)
+    names = {"yaml": yaml, "json": json, "DataLoader": DataLoader, "whole_batches": whole_batches}
+    if suffix == ".py":
+        exec(path.read_text(), names)
+
+    loader = eval(line.partition("To use it: ")[2], names, {"dataset": list(range(50))})
+
+    assert loader.num_workers == settings.num_workers
+    if not settings.batch_on_worker:
+        assert loader.batch_size == (settings.batch_size or 16)
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
+def test_a_knob_that_this_machine_could_not_try_is_left_out_with_a_word(tmp_path, format):
+    settings = LoaderSettings(num_workers=2, prefetch_factor=4)
+    none, some = (
+        replace(results_with(settings), machine={"cpu": "Test CPU", "accelerator": name}) for name in ("none", "1 x A")
+    )
+    suffix = {"json": ".json", "yaml": ".yaml", "hydra": ".yaml"}.get(format, ".py")
+
+    text = render(none, format)
+    assert "pin_memory is left out: no accelerator was here" in text and "pin_memory" not in text.replace(
+        "pin_memory is left out", ""
+    )
+    assert load_settings(export(none, tmp_path / f"loader{suffix}", format)) == settings
+    assert "pin_memory" in render(some, format) and "is left out" not in render(some, format)
 
 
 def test_text_of_a_machine_cannot_break_out_of_a_comment():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -46,7 +47,7 @@ def export(
         ExportError: If the format is unknown, there is nothing to recommend, or the file cannot be written.
     """
     target = Path(path)
-    text = render(settings_or_results, format or _format_of(target))
+    text = _rendered(settings_or_results, format or _format_of(target), target.name)
     beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
         beside.write_text(text, encoding="utf-8")
@@ -66,9 +67,7 @@ def render(settings_or_results: LoaderSettings | Results, format: str) -> str:
     Raises:
         ExportError: If the format is unknown or there is nothing to recommend.
     """
-    if format not in FORMATS:
-        raise ExportError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}.")
-    return FORMATS[format](_document(settings_or_results))
+    return _rendered(settings_or_results, format)
 
 
 def load_settings(path: str | os.PathLike[str]) -> LoaderSettings:
@@ -92,6 +91,12 @@ def load_settings(path: str | os.PathLike[str]) -> LoaderSettings:
         raise ExportError(
             f"{source} holds no exported settings ({' '.join(str(error).split())}); write it with workbench.export."
         ) from error
+
+
+def _rendered(settings_or_results: LoaderSettings | Results, format: str, file: str = "") -> str:
+    if format not in FORMATS:
+        raise ExportError(f"format={format!r} is unknown; choose one of {', '.join(FORMATS)}.")
+    return FORMATS[format](dataclasses.replace(_document(settings_or_results), file=file))
 
 
 def _document(settings_or_results: LoaderSettings | Results) -> Document:

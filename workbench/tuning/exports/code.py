@@ -7,6 +7,7 @@ from typing import Any
 from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.exports.document import Document
 
+BATCH_SIZE = "per_device_train_batch_size"  # what TrainingArguments calls it
 # TrainingArguments has no field for these knobs; a Trainer subclass has to pass them itself.
 NOT_IN_TRAINING_ARGUMENTS = ("multiprocessing_context", "in_order", "batch_on_worker", "layout", "worker_threads")
 
@@ -14,7 +15,7 @@ NOT_IN_TRAINING_ARGUMENTS = ("multiprocessing_context", "in_order", "batch_on_wo
 def as_python(document: Document) -> str:
     """A module with LOADER_KWARGS and a function that builds a DataLoader with them."""
     lines = [
-        *_comment(document),
+        *_comment(document, "make_loader(dataset", ")"),
         "",
         *_imports(document),
         "",
@@ -33,7 +34,7 @@ def as_python(document: Document) -> str:
 def as_lightning(document: Document) -> str:
     """A LightningDataModule whose loaders use these settings."""
     lines = [
-        *_comment(document),
+        *_comment(document, "TunedDataModule(train_dataset", ")"),
         "",
         *_imports(document, lightning=True),
         "try:",
@@ -68,22 +69,24 @@ def as_transformers(document: Document) -> str:
         "dataloader_pin_memory": settings.pin_memory,
         "dataloader_persistent_workers": settings.persistent_workers,
     }
+    arguments = {
+        name: value for name, value in arguments.items() if name.removeprefix("dataloader_") not in document.untried
+    }
     if settings.prefetch_factor is not None:
         arguments["dataloader_prefetch_factor"] = settings.prefetch_factor
     if settings.batch_size is not None:
-        arguments["per_device_train_batch_size"] = settings.batch_size
+        arguments[BATCH_SIZE] = settings.batch_size
     if settings.non_blocking is not None:
         arguments["accelerator_config"] = {"non_blocking": settings.non_blocking}
     plain = LoaderSettings().as_dict()
     untold = [name for name in NOT_IN_TRAINING_ARGUMENTS if values[name] != plain[name]]
     lines = [
-        *_comment(document),
+        *_comment(document, "TrainingArguments(output_dir", ", **TRAINING_ARGUMENTS)", BATCH_SIZE),
         *(f"# TrainingArguments has no field for {name}={values[name]!r}." for name in untold),
         "",
         *(["import torch", ""] if settings.sharing_strategy is not None else []),
         *_told(document, "worker_threads", "sharing_strategy"),
         *_process(document),
-        "# TrainingArguments(output_dir, **TRAINING_ARGUMENTS)",
         *_assignment("TRAINING_ARGUMENTS", arguments),
     ]
     return "\n".join(lines) + "\n"
@@ -163,5 +166,5 @@ def _assignment(name: str, values: dict[str, Any]) -> list[str]:
     return [f"{name} = {{", *(f'    "{key}": {value!r},' for key, value in values.items()), "}"]
 
 
-def _comment(document: Document) -> list[str]:
-    return [f"# {line}" for line in document.comment()]
+def _comment(document: Document, before: str, after: str, batch_size: str = "batch_size") -> list[str]:
+    return [f"# {line}" for line in document.comment(before, after, batch_size)]

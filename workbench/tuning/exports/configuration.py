@@ -8,19 +8,21 @@ from typing import Any
 import yaml
 
 from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
-from workbench.tuning.exports.document import Document
+from workbench.tuning.exports.document import REGENERATE, Document
 
 _OF_TUNED_LOADER = ("batch_on_worker", "worker_threads", "sharing_strategy")
 
 
 def as_yaml(document: Document) -> str:
     """YAML with `loader_kwargs`, ready for `DataLoader(dataset, **loader_kwargs)`, and provenance."""
-    return _commented(document.comment()[:1] + list(document.notes)) + _yaml(_data(document))
+    usage = document.usage(*_call(document, "yaml.safe_load", "loader.yaml"))
+    return _commented([REGENERATE, *usage, *document.notes]) + _yaml(_data(document))
 
 
 def as_json(document: Document) -> str:
     """The same as JSON, which has no comments: notes are a list in it."""
-    data = _data(document) | ({"notes": list(document.notes)} if document.notes else {})
+    usage = document.usage(*_call(document, "json.load", "loader.json"))
+    data = _data(document) | {"notes": [*usage, *document.notes]}
     return json.dumps(data, indent=2) + "\n"
 
 
@@ -32,7 +34,14 @@ def as_hydra(document: Document) -> str:
     told = {knob: value for knob, value in _beside(document).items() if knob in _OF_TUNED_LOADER}
     target = "workbench.loaders.tuned.tuned_loader" if told else "torch.utils.data.DataLoader"
     node = {"_target_": target, "_partial_": True, **document.loader_kwargs, **told}
-    return _commented(document.comment()) + _yaml(node)
+    return _commented(document.comment("hydra.utils.instantiate(cfg)(dataset", ")")) + _yaml(node)
+
+
+def _call(document: Document, read: str, file: str) -> tuple[str, str]:
+    """The call that builds a DataLoader from the file, before and after the batch size."""
+    kwargs = f'{read}(open({json.dumps(document.file or file)}))["loader_kwargs"]'
+    around = ("whole_batches(", ")") if document.settings.batch_on_worker else ("", "")
+    return f"{around[0]}DataLoader(dataset", f", **{kwargs}){around[1]}"
 
 
 def _data(document: Document) -> dict[str, Any]:

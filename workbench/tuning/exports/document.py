@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
 REGENERATE = "Written by Loader Workbench; measure again rather than editing."
+_UNTRIED = "{name} is left out: no accelerator was here to try it with, so it stays as you have it."
 
 
 @dataclass(frozen=True)
@@ -26,38 +27,71 @@ class Document:
         settings: The knobs.
         provenance: Where they come from, in JSON types; empty for settings that no sweep stands behind.
         notes: What the reader has to know to use them.
+        batch_size: Samples in a batch of the user's loader, which settings that name no batch size leave alone; None
+            when unknown.
+        untried: Arguments of DataLoader that this machine could not vary; they stay as the user has them.
+        file: Name of the file that it is written to.
     """
 
     settings: LoaderSettings
     provenance: dict[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    batch_size: int | None = None
+    untried: tuple[str, ...] = ()
+    file: str = ""
 
     @property
     def loader_kwargs(self) -> dict[str, Any]:
-        """Arguments of `DataLoader`: no key that these values make invalid."""
-        return self.settings.loader_kwargs()
+        """Arguments of `DataLoader`: no key that these values make invalid, and none that was not tried."""
+        return {name: value for name, value in self.settings.loader_kwargs().items() if name not in self.untried}
 
-    def comment(self) -> list[str]:
-        """Provenance and notes as lines for a file's head."""
-        return [REGENERATE, *_flat(self.provenance), *self.notes]
+    def comment(self, before: str, after: str, batch_size: str = "batch_size") -> list[str]:
+        """How to use it, provenance and notes as lines for a file's head; arguments as for `usage`."""
+        return [REGENERATE, *self.usage(before, after, batch_size), *_flat(self.provenance), *self.notes]
+
+    def usage(self, before: str, after: str, batch_size: str = "batch_size") -> list[str]:
+        """One line to copy that builds the loader, with the user's own batch size where none is set here.
+
+        Args:
+            before: The call as far as the batch size.
+            after: The rest of it.
+            batch_size: What the batch size is called there.
+        """
+        if self.settings.batch_size is not None:
+            return [f"To use it: {before}{after}"]
+        size = "..." if self.batch_size is None else self.batch_size
+        return [
+            f"To use it: {before}, {batch_size}={size}{after}",
+            f"{batch_size} was not tuned and is not set here: left out, it would be a default and not yours.",
+        ]
 
 
 def document_of(settings: LoaderSettings, results: Results | None = None) -> Document:
     """The document for these settings; with `results`, what was measured goes with them."""
-    trial = results.trial(settings) if results is not None else None
-    provenance = {} if results is None else _provenance(results, trial)
-    return Document(settings, provenance, tuple(_notes(settings, trial, results.probe if results else None)))
+    if results is None:
+        return Document(settings, notes=tuple(_notes(settings, None, None)))
+    trial, size, untried = results.trial(settings), _batch_size(settings, results), _untried(settings, results)
+    notes = [*(_UNTRIED.format(name=name) for name in untried), *_notes(settings, trial, results.probe)]
+    return Document(settings, _provenance(results, trial, size), tuple(notes), size, untried)
 
 
-def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
+def _batch_size(settings: LoaderSettings, results: Results) -> int | None:
+    """Samples in a batch under these settings, as far as that is known."""
+    own = results.current.batch_size if results.current else None
+    return settings.batch_size or own or (results.probe.samples_per_batch if results.probe else None)
+
+
+def _untried(settings: LoaderSettings, results: Results) -> tuple[str, ...]:
+    """Pinning means nothing where there is no accelerator, and so nothing can be said for or against it."""
+    return ("pin_memory",) if results.machine.get("accelerator") == "none" and not settings.pin_memory else ()
+
+
+def _provenance(results: Results, trial: TrialResult | None, batch_size: int | None) -> dict[str, Any]:
     measured: dict[str, Any] = {}
     if trial is not None and trial.estimate is not None:
         measured = {
             "samples_per_second": _short(trial.estimate.samples_per_second),
-            "samples_per_second_95_percent": [
-                _short(trial.samples_per_second_low),
-                _short(trial.samples_per_second_high),
-            ],
+            "samples_per_second_95_percent": _interval(trial),
             "starts": trial.estimate.starts,
             "peak_pss_bytes": trial.peak_pss_bytes,
             "first_batch_seconds": _short(trial.first_batch_seconds),
@@ -71,8 +105,14 @@ def _provenance(results: Results, trial: TrialResult | None) -> dict[str, Any]:
         "date": datetime.datetime.fromtimestamp(results.created, datetime.timezone.utc).isoformat(timespec="seconds"),
         "machine": results.machine,
         **_data(results, trial),
+        **({} if batch_size is None else {"batch_size": batch_size}),
         "measured": {name: value for name, value in measured.items() if value is not None},
     }
+
+
+def _interval(trial: TrialResult) -> list[float | None] | None:
+    low, high = _short(trial.samples_per_second_low), _short(trial.samples_per_second_high)
+    return None if low is None or high is None else [low, high]
 
 
 def _data(results: Results, trial: TrialResult | None) -> dict[str, str]:
