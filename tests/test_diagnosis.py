@@ -78,6 +78,14 @@ def test_one_start_is_never_high_confidence():
     assert bounds.judge(alone).confidence == "medium"
 
 
+def test_numbers_that_are_hardly_known_are_never_highly_confident():
+    sure, vague = (bounds.judge(rates(50, 500, error=error)) for error in (0.01, 0.2))
+    assert (sure.bound, sure.confidence) == ("input", "high")
+    assert (vague.bound, vague.confidence) == ("input", "medium")  # a headroom of 4 to 46, say
+    to_zero = replace(rates(50, 500), loader=replace(rate(50), low=0.0))
+    assert bounds.judge(to_zero).confidence == "medium"
+
+
 def test_a_step_that_waits_for_its_device_is_sync_and_one_that_runs_ahead_is_not():
     waits = SyncLook(host_seconds=0.02, host_cpu_seconds=0.01, left_seconds=0.0)
     ahead = SyncLook(host_seconds=0.01, host_cpu_seconds=0.01, left_seconds=0.01)
@@ -221,6 +229,36 @@ def test_advice_says_how_many_workers_and_what_the_cores_allow():
     assert "would take 7.6 cores and there are 2" in computing.evidence and "num_workers" not in computing.next_step
     few = causes.input_cause(scene(costs(**BUSY), num_workers=1, cores=16))
     assert few.next_step.startswith("raise num_workers to 8")
+
+
+def alone(found, **more):
+    """A loader without workers: it hands nothing over, and its batches come one after the other."""
+    made = found.worker_seconds_per_batch
+    one = replace(found, hand_over=None, worker_batches=(100,), samples_per_second=16 / made)
+    return scene(one, **{"num_workers": 0, "prefetch_factor": None, **more})
+
+
+def test_a_loader_without_workers_is_given_workers_first_where_its_stages_predict_a_gain():
+    busy = causes.input_cause(alone(costs(**BUSY)))
+    assert busy.next_step.startswith("give it workers: num_workers=2 would load up to 2 times as fast")
+    assert "; then do the work of the dataset's __getitem__ once, offline" in busy.next_step
+    waiting = causes.input_cause(alone(costs()))
+    assert waiting.next_step.startswith("give it workers: num_workers=4, since waiting takes no core")
+    single = causes.input_cause(alone(costs(**BUSY), cores=1))
+    assert "give it workers" not in single.next_step  # one core cannot do two things at once
+    light = causes.input_cause(alone(costs(fetch=(0.0003, 0.0003), collate=(0.0001, 0.0001))))
+    assert "give it workers" not in light.next_step  # handing a batch over would cost as much as making it
+
+
+def test_what_is_to_be_done_offline_and_left_out_for_a_test_has_a_name_and_a_how():
+    resize = causes.input_cause(scene(costs(transforms=(Stage("Resize", 0.03, 0.029),))))
+    assert resize.next_step.startswith("do the work of the transform Resize once, offline")
+    assert "Resize computes its first result once and returns that one every time" in resize.refuted_by
+    fetch = causes.input_cause(scene(costs(**BUSY)))
+    assert "the dataset's __getitem__ once, offline" in fetch.next_step
+    assert "__getitem__ loads its first sample once and returns that one for every index" in fetch.refuted_by
+    collate = causes.input_cause(scene(costs(fetch=(0.002, 0.002), collate=(0.02, 0.019))))
+    assert "collate_fn makes its first batch once" in collate.refuted_by
 
 
 def test_asides():

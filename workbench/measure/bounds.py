@@ -14,7 +14,7 @@ The rule of the method (measure the loader alone, the step alone on batches at h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workbench.measure.statistics import RateEstimate, Ratio, ratio
 
@@ -35,6 +35,9 @@ COPIES_EXPLAIN = 0.5
 """Of what the loop loses against the slower of loader and step, copies must take this share to be the reason."""
 THIN = 0.35
 """Relative half-width of the ratio of loader to step above which nothing is claimed about their order."""
+VAGUE = 2.0
+"""Upper over lower end of the headroom's interval above which no verdict is called highly confident: the side may be
+settled, but whoever reads "high" takes the number beside it for known."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,12 @@ class Bound:
 
 
 def judge(rates: Rates) -> Bound:
-    """The verdict that the rates support."""
+    """The verdict that the rates support, never with high confidence beside numbers that are hardly known."""
+    found = _judged(rates)
+    return replace(found, confidence="medium") if found.confidence == "high" and _is_vague(rates) else found
+
+
+def _judged(rates: Rates) -> Bound:
     feed = rates.moved or rates.loader
     found = ratio(feed, rates.step)
     if found.high * (1 - THIN) > found.low * (1 + THIN) and len(_sides(found)) > 1:
@@ -174,6 +182,12 @@ def side(loader_over_step: float) -> str:
     if loader_over_step * (1 + SAME_FRACTION) < 1:
         return "input"
     return "balanced" if loader_over_step * (1 - SAME_FRACTION) <= 1 else "compute"
+
+
+def _is_vague(rates: Rates) -> bool:
+    """Whether an interval reaches 0, or the headroom may be one number or twice as much."""
+    headroom = rates.headroom
+    return min(rates.loader.low, rates.step.low, rates.combined.low) <= 0 or headroom.high > VAGUE * headroom.low
 
 
 def _order(rates: Rates, found: Ratio) -> tuple[str, str]:

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from statistics import median
 
+from workbench.loaders.settings import workers
 from workbench.machine import format_bytes
 from workbench.measure.stage_costs import Stage, StageCosts
 
@@ -39,6 +40,11 @@ SLOW_FIRST_SECONDS = 0.5
 SLOW_FIRST_TIMES = 10.0
 PRESSURE = 0.10
 """Share of the time in which something waited for memory; the kernel's own documentation calls 10 % notable."""
+GAIN_WORTH_SAYING = 1.2
+"""Times the rate from which the gain of workers is put in numbers; less is left to the overlap with the step."""
+WORTH_HANDING_OVER = 1e-3
+"""Seconds that a batch must take to make before workers are advised to a loader that has none: less is about what
+handing it over would cost."""
 NOISY_SHARE = 0.3
 """Cores of other programs over usable ones above which they are a candidate for the blame."""
 
@@ -115,7 +121,7 @@ def asides(scene: Scene) -> tuple[str, ...]:
     first = costs.first_batch_seconds
     if first is not None and first > max(SLOW_FIRST_SECONDS, SLOW_FIRST_TIMES * costs.worker_seconds_per_batch):
         found.append(
-            f"slow first item: a worker's first batch took {_seconds(first)}, later ones {_seconds(_typical(scene))}; "
+            f"slow first item: a worker's first batch took {duration(first)}, later ones {duration(_typical(scene))}; "
             "persistent_workers=True pays that once instead of every epoch"
         )
     share, told = _tail_of(scene)
@@ -152,7 +158,7 @@ def _idle(scene: Scene) -> Cause | None:
         return None
     return Cause(
         "idle workers",
-        f"{idle} of {scene.num_workers} workers delivered no batch",
+        f"{idle} of {workers(scene.num_workers)} delivered no batch",
         f"split the data into at least {scene.num_workers} shards, better several times as many; until then "
         f"num_workers={scene.num_workers - idle} does the same",
         "every worker delivers batches once there are more shards",
@@ -200,8 +206,8 @@ def _tail_of(scene: Scene) -> tuple[float, str]:
     beyond = sum(slow) - typical * len(slow)
     whole = scene.batch_seconds * len(walls) * max(1, scene.num_workers)
     return beyond / whole, (
-        f"head of line: {len(slow)} of {len(walls)} batches take far longer than the rest (median {_seconds(typical)}, "
-        f"p95 {_seconds(late)}, longest {_seconds(walls[-1])}), and ready batches behind a slow one wait for it"
+        f"head of line: {len(slow)} of {len(walls)} batches take far longer than the rest (median {duration(typical)}, "
+        f"p95 {duration(late)}, longest {duration(walls[-1])}), and ready batches behind a slow one wait for it"
     )
 
 
@@ -213,7 +219,7 @@ def _threads(scene: Scene) -> Cause | None:
         return None
     return Cause(
         "thread oversubscription",
-        f"{scene.num_workers} workers with up to {threads} threads each on {scene.cores} cores; {share:.0%} of a "
+        f"{workers(scene.num_workers)} with up to {threads} threads each on {scene.cores} cores; {share:.0%} of a "
         "worker's CPU time goes to threads beside its own",
         "call torch.set_num_threads(1) (and the like of other libraries) in worker_init_fn",
         "the rate does not rise with one thread a worker",
@@ -232,8 +238,8 @@ def _hand_over(scene: Scene) -> Cause | None:
     tensors = costs.tensors_per_batch
     objects = (costs.pickled_bytes_per_batch or 0.0) - REFERENCE_BYTES * tensors
     numbers = (
-        f"pickling and copying a batch takes a worker {_seconds(sending)}, taking it "
-        f"{_seconds(costs.main_seconds_per_batch)} of CPU, making it {_seconds(making)}"
+        f"pickling and copying a batch takes a worker {duration(sending)}, taking it "
+        f"{duration(costs.main_seconds_per_batch)} of CPU, making it {duration(making)}"
     )
     refuted = "the rate stays the same when the batch is one tensor of the same size"
     if tensors >= MANY_TENSORS and costs.bytes_per_batch / tensors < SMALL_TENSOR_BYTES:
@@ -258,24 +264,29 @@ def _largest_stage(scene: Scene) -> Cause:
     if working is costs.collate:
         return _computes(scene, working, "Python collate", "stack once from an array that holds the whole batch")
     where = "the dataset's __getitem__" if working is costs.fetch else f"the transform {working.name}"
-    advice = "do it once, offline (resize, decode, tokenise), or find a faster implementation"
+    advice = (
+        f"do the work of {where} once, offline (resize, decode, tokenise), and store what comes out; or find a faster "
+        "implementation of it"
+    )
     return _computes(scene, working, f"CPU in {where}", advice)
 
 
 def _waits(scene: Scene, stage: Stage) -> Cause:
     waited = scene.costs.waiting_seconds_per_batch / max(scene.costs.worker_seconds_per_batch, 1e-9)
     needed = max(scene.workers_needed, scene.num_workers + 1)
-    advice = f"raise num_workers to {needed}: waiting takes no core, so more workers wait side by side"
     if needed > MANY_WORKERS:
-        advice = (
-            f"raise num_workers as far as the rate follows, since waiting takes no core; keeping up would take {needed}"
-        )
+        many = "raise num_workers" if scene.num_workers else "give it workers: raise num_workers from 0"
+        advice = f"{many} as far as the rate follows, since waiting takes no core; keeping up would take {needed}"
+    elif scene.num_workers:
+        advice = f"raise num_workers to {needed}: waiting takes no core, so more workers wait side by side"
+    else:
+        advice = f"give it workers: num_workers={needed}, since waiting takes no core and workers wait side by side"
     where = "" if stage is scene.costs.fetch else f" in {stage.name}"
     waiting, whole = scene.costs.waiting_seconds_per_batch, scene.costs.worker_seconds_per_batch
     return Cause(
         "storage wait",
         f"a loading process waits{where} {min(1.0, waited):.0%} of the time it takes for a batch "
-        f"({_seconds(waiting)} of {_seconds(whole)}) without using a core",
+        f"({duration(waiting)} of {duration(whole)}) without using a core",
         f"{advice}; then larger, sequential reads (shards)",
         "the rate does not rise with num_workers although cores are free: then what is waited for has its limit",
     )
@@ -284,86 +295,46 @@ def _waits(scene: Scene, stage: Stage) -> Cause:
 def _computes(scene: Scene, stage: Stage, name: str, advice: str) -> Cause:
     share = _work(stage) / max(scene.costs.worker_seconds_per_batch, 1e-9)
     evidence = (
-        f"{stage.name} takes {_seconds(stage.cpu_seconds)} of CPU a batch, {min(1.0, share):.0%} of the time of a "
+        f"{stage.name} takes {duration(stage.cpu_seconds)} of CPU a batch, {min(1.0, share):.0%} of the time of a "
         "loading process with its waits for a core"
     )
     cpu = scene.costs.worker_cpu_seconds_per_batch * scene.wanted_samples_per_second / scene.costs.samples_per_batch
-    if scene.num_workers < scene.cores and cpu <= scene.cores:
+    if scene.num_workers and scene.num_workers < scene.cores and cpu <= scene.cores:
         advice = (
             f"raise num_workers to {min(scene.cores, max(scene.workers_needed, scene.num_workers + 1))}; then {advice}"
         )
     elif cpu > scene.cores:
         evidence += f"; keeping up with the step would take {cpu:.1f} cores and there are {scene.cores}"
-    return Cause(name, evidence, advice, f"the rate does not rise when {stage.name} is left out for a test")
+    if not scene.num_workers and (first := _give_workers(scene)):
+        advice = f"{first}; then {advice}"
+    return Cause(name, evidence, advice, _tested_without(scene, stage))
 
 
-# -- the other verdicts --
-
-
-def compute_cause(scene: Scene | None, num_workers: int, headroom: float) -> Cause:
-    """What to do when the step is the slower part."""
-    refuted = "training gets faster when the same batches are kept and only the loader is replaced by cached ones"
-    if not num_workers and headroom > 1.1:
-        return Cause(
-            "no overlap",
-            f"without workers the loop loads and computes in turn: loading beside the step gives up to {headroom:.2f}x",
-            "set num_workers=1, so that the next batch is loaded while the step runs",
-            "the combined rate with num_workers=1 is no higher",
-        )
-    return Cause(
-        "step", "the step takes longer than loading", "leave the loader alone and make the step faster", refuted
+def _give_workers(scene: Scene) -> str:
+    """Workers for a loader that has none, as far as its stages' costs and the cores predict a gain from them."""
+    costs = scene.costs
+    wanted = min(scene.cores, scene.workers_needed)
+    cores = scene.cores * costs.worker_seconds_per_batch / max(costs.worker_cpu_seconds_per_batch, 1e-9)
+    gain = min(wanted, cores)
+    if scene.cores < 2 or costs.worker_seconds_per_batch < WORTH_HANDING_OVER:
+        return ""
+    if gain < GAIN_WORTH_SAYING:
+        return f"give it workers: num_workers={wanted}, so that batches are loaded while the step runs"
+    return (
+        f"give it workers: num_workers={wanted} would load up to {gain:.2g} times as fast, by what its stages cost, "
+        "and while the step runs"
     )
 
 
-def sync_cause(host_seconds: float, waited_seconds: float, gain: float) -> Cause:
-    """What to do when the step waits for its device."""
-    return Cause(
-        "host synchronisation",
-        f"a step on an idle device returns only when the device is done ({_seconds(host_seconds)}, "
-        f"{_seconds(waited_seconds)} of it waiting): launching ahead could make it up to {gain:.2f}x faster",
-        "take .item(), .cpu(), print(loss) and the like out of the step, or do them every 50th step",
-        "the step is as slow without them",
-    )
-
-
-def transfer_cause(copy_seconds: float, host_seconds: float, lost_seconds: float, unpinned: bool) -> Cause:
-    """What to do when the copy to the device holds the loop back."""
-    advice = (
-        "set pin_memory=True and copy with non_blocking=True: both are needed for a copy to overlap"
-        if unpinned
-        else "copy the next batch on a stream of its own while the step runs, or send smaller types (uint8)"
-    )
-    return Cause(
-        "unpinned copies" if unpinned else "transfer",
-        f"copying a batch to an idle device takes {_seconds(copy_seconds)} and keeps the host for "
-        f"{_seconds(host_seconds)} of it; in the loop a batch takes {_seconds(lost_seconds)} longer than in the slower "
-        "of loader and step",
-        advice,
-        "the loop is as slow on batches that are already on the device",
-    )
-
-
-def starvation_cause(alone: float, together: float, step_slowdown: float, cores: int, num_workers: int) -> Cause:
-    """What to do when step and workers take cores from each other."""
-    fewer = max(1, min(num_workers, cores) - 1)
-    return Cause(
-        "mutual starvation",
-        f"step and {num_workers} workers share {cores} cores: alone the slower of both would do {alone:.0f} samples/s, "
-        f"together they do {together:.0f}, and a step takes {step_slowdown:.2f} times as long as alone",
-        f"leave the step its cores: num_workers={fewer}, and torch.set_num_threads({max(1, cores - fewer)}) in the "
-        "main process",
-        "the combined rate does not change with fewer workers or threads",
-    )
-
-
-def balanced_cause() -> Cause:
-    """What to do when nothing dominates."""
-    return Cause(
-        "balanced",
-        "loader and step take equally long",
-        "speed up both or neither: a faster step alone would wait for input at once",
-        "either of them is found more than a tenth slower in a longer measurement",
-    )
+def _tested_without(scene: Scene, stage: Stage) -> str:
+    """How to leave a stage out for a test, and what would speak against the cause."""
+    if stage is scene.costs.fetch:
+        how = "__getitem__ loads its first sample once and returns that one for every index"
+    elif stage is scene.costs.collate:
+        how = "collate_fn makes its first batch once and returns that one every time"
+    else:
+        how = f"{stage.name} computes its first result once and returns that one every time"
+    return f"the rate does not rise in a test in which {how}"
 
 
 def _work(stage: Stage) -> float:
@@ -376,7 +347,8 @@ def _typical(scene: Scene) -> float:
     return median(walls) if walls else scene.costs.worker_seconds_per_batch
 
 
-def _seconds(value: float) -> str:
+def duration(value: float) -> str:
+    """A duration with its best unit and three figures."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if value * factor >= 1:
             return f"{value * factor:.3g} {unit}"

@@ -6,7 +6,7 @@
     print(found)
 
 `diagnosing.py` measures in isolated processes, `starts.py` holds what it finds, `bounds.py` judges the rates,
-`causes.py` finds the sub-cause.
+`causes.py` and `other_causes.py` find the sub-cause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from workbench import machine
 from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure import bounds, causes
+from workbench.measure import bounds, causes, other_causes
 from workbench.measure.bounds import Bound, Rates
 from workbench.measure.causes import Cause, Scene
 from workbench.measure.stage_costs import StageCosts, merged
@@ -210,20 +210,20 @@ def _cause(bound: Bound, rates: Rates, scene: Scene | None, seen: Sequence[Start
     headroom = rates.headroom.value
     if bound.disturbed and bound.bound in ("input", "compute"):
         slower = min(rates.loader.samples_per_second, rates.step.samples_per_second)
-        return causes.starvation_cause(
+        return other_causes.starvation_cause(
             slower, rates.combined.samples_per_second, rates.step_slowdown, cores, rates.num_workers
         )
     if bound.bound == "input":
         return causes.input_cause(scene) if scene is not None else None
     if bound.bound == "compute":
-        return causes.compute_cause(scene, rates.num_workers, headroom)
+        return other_causes.compute_cause(scene, rates.num_workers, headroom)
     if bound.bound == "sync" and rates.sync is not None:
         waited = max(0.0, rates.sync.host_seconds - rates.sync.host_cpu_seconds)
-        return causes.sync_cause(rates.sync.host_seconds, waited, rates.sync.gain)
+        return other_causes.sync_cause(rates.sync.host_seconds, waited, rates.sync.gain)
     if bound.bound == "transfer" and rates.copy is not None:
         unpinned = rates.copy.keeps_host if seen[0].pinned is None else not seen[0].pinned
-        return causes.transfer_cause(rates.copy.seconds, rates.copy.host_seconds, rates.lost_seconds, unpinned)
-    return causes.balanced_cause() if bound.bound == "balanced" else None
+        return other_causes.transfer_cause(rates.copy.seconds, rates.copy.host_seconds, rates.lost_seconds, unpinned)
+    return other_causes.balanced_cause() if bound.bound == "balanced" else None
 
 
 def _diagnosis(

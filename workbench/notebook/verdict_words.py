@@ -18,6 +18,6 @@ HEADLINES = {
 }
 SURE = {
     "high": "high: no end of an interval would change it",
-    "medium": "medium: other programs or few starts leave some doubt",
+    "medium": "medium: other programs, few starts or wide intervals leave some doubt",
     "low": "low: take it as a hint",
 }
