@@ -63,6 +63,7 @@ def test_an_estimated_duration_is_round_and_never_too_short(value, text):
 def test_a_rate_says_how_sure_it_is_and_leaves_out_what_is_not_known():
     assert formatting.rate(1240, 1203, 1270) == "1,240 samples/s ± 3 %"
     assert formatting.rate(1240, 1239, 1241) == "1,240 samples/s ± 0.1 %"
+    assert formatting.rate(113, 0, 262) == "113 samples/s, at most 262"
     assert formatting.rate(1240) == "1,240 samples/s"
     assert formatting.rate(None, 1, 2) == "–"
     assert formatting.half_width(100, 90, 105) == pytest.approx(0.1)

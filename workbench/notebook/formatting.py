@@ -46,6 +46,8 @@ def rate(value: float | None, low: float | None = None, high: float | None = Non
     if value is None:
         return UNKNOWN
     spread = half_width(value, low, high)
+    if spread is not None and spread >= 1:  # no figure of that rate is known: its upper end says so, and more
+        return f"{number(value)} {unit}".strip() + f", at most {number(high)}"
     return f"{number(value)} {unit}" + (f" ± {percent(spread)}" if spread is not None else "")
 
 
