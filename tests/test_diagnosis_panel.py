@@ -380,13 +380,13 @@ def test_the_record_of_events_follows_a_diagnosis():
 
 def test_what_goes_on_before_the_first_start_is_said_until_the_probe_has_ended():
     seen, told = Examined(state="running", phase="probing", most_starts=4), []
-    phases = ("build", "first batch", "epoch length", "reference", "build", "first batch", "shutdown", "build")
+    phases = ("first batch", "epoch length", "reference", "first batch", "warm-up", "shutdown", "first batch")
     for phase in phases:
         seen = taken_in(seen, {"kind": "phase", "phase": phase})
         told.append(headline(seen))
-    assert told[1] == "Running: reading a few batches with 0 workers to learn sizes and times"
-    assert told[5] == "Start 1 of at most 4: starting the loader and filling its queue" == told[4]
-    assert told[7].startswith("Start 2 of at most 4") and len(set(told[:5])) == 5
+    assert told[0] == "Running: reading a few batches with 0 workers to learn sizes and times"
+    assert told[3] == "Start 1 of at most 4: starting the loader and filling its queue" == told[5]
+    assert told[6].startswith("Start 2 of at most 4") and len(set(told[:4])) == 4
 
 
 def test_a_line_says_what_a_diagnosis_is_doing_and_for_how_long_and_goes(capsys):

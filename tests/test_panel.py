@@ -681,11 +681,11 @@ def test_the_record_of_events_follows_a_sweep():
 def test_what_goes_on_before_the_first_number_is_said_until_the_probe_has_ended():
     seen = watch.taken_in(watch.Watched(), {"kind": "state", "state": "running"})
     told = []
-    for phase in ("starting", "probing", "build", "first batch", "epoch length", "reference"):
+    for phase in ("starting", "probing", "first batch", "epoch length", "reference"):
         seen = watch.taken_in(seen, {"kind": "phase", "phase": phase})
         told.append(watch.headline(seen))
-    assert told[3] == "Running: reading a few batches with 0 workers to learn sizes and times"
-    assert len(set(told)) == 6 and watch.time_text(seen, 7.9, 2.5) == "7 s"
+    assert told[2] == "Running: reading a few batches with 0 workers to learn sizes and times"
+    assert len(set(told)) == 5 and watch.time_text(seen, 7.9, 2.5) == "7 s"
     probe = Probe(8, "first tensor", False, 800, 1, "", 4, 32, False, "fork", batch_seconds=0.5)
     seen = watch.taken_in(seen, {"kind": "probe", "probe": probe})
     seen = watch.taken_in(seen, {"kind": "phase", "phase": "first batch"})

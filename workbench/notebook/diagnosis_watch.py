@@ -96,10 +96,10 @@ def taken_in(seen: Examined, event: dict[str, Any]) -> Examined:
 
 
 def _in_phase(seen: Examined, phase: str, part: str) -> Examined:
-    """Building the loader is the first that the probe does, and the first that each start does after it."""
-    builds = phase == "build"
-    probed = seen.probed or (builds and seen.phase in LAST_OF_THE_PROBE)
-    begun = seen.begun + (1 if builds and probed else 0)
+    """The first batch is the first that is told of the probe, and of each start after it."""
+    begins = phase == "first batch"
+    probed = seen.probed or (begins and seen.phase in LAST_OF_THE_PROBE)
+    begun = seen.begun + (1 if begins and probed else 0)
     return dataclasses.replace(seen, phase=phase, part=part, probed=probed, begun=begun)
 
 
