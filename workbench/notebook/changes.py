@@ -47,7 +47,7 @@ def _compare(before: Any, after: Any, path: list[Any], found: list[Change]) -> b
     for key, value in items:
         known = key in before if isinstance(before, dict) else key < len(before)
         old = before[key] if known else None
-        if known and type(old) is type(value) and old == value:
+        if known and _same(old, value):
             continue
         mark = len(found)
         nested = known and type(old) is type(value) and isinstance(value, (dict, list))
@@ -57,3 +57,16 @@ def _compare(before: Any, after: Any, path: list[Any], found: list[Change]) -> b
         if len(found) > MOST_CHANGES:
             return False
     return True
+
+
+def _same(old: Any, value: Any) -> bool:
+    """Whether two values are written alike: 0 is not False, though Python calls them equal, also inside of lists."""
+    if type(old) is not type(value) or old != value:
+        return False
+    if not isinstance(value, (dict, list)):
+        return True
+    pairs = [(old[key], value[key]) for key in value] if isinstance(value, dict) else list(zip(old, value, strict=True))
+    kinds = [type(one) for one, _ in pairs]
+    if kinds != [type(other) for _, other in pairs]:
+        return False
+    return not {dict, list}.intersection(kinds) or all(_same(one, other) for one, other in pairs)
