@@ -104,7 +104,7 @@ def _thin(results: Results) -> Iterator[str]:
     best = results.ranking.order[0]
     batches = sum(window.batches for run in best.runs for window in run.windows)
     if batches < LEAST_BATCHES:
-        yield f"too few batches to rest on, only {batches} were timed"
+        yield f"too few batches to rest on, only {batches} {'was' if batches == 1 else 'were'} timed"
     if not is_checked(best):
         looks = (
             "its only start was a short look"
