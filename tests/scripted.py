@@ -86,6 +86,10 @@ class ScriptedServer:
             raise self.probe_answer
         return self.probe_answer
 
+    @property
+    def current(self) -> LoaderSettings:
+        return self.probe().current or self.source.current or LoaderSettings()
+
     def run(self, settings: LoaderSettings, plan: Any) -> TrialRun:
         self._cancelled.clear()
         self.starts.append(settings)

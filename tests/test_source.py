@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import itertools
+import re
 import subprocess
 import sys
 import textwrap
@@ -297,7 +299,7 @@ def test_it_describes_itself_in_one_line(kind):
     assert source.name and "\n" not in source.describe() and len(source.describe()) > 10
     assert source.kind == ("loader" if kind in LOADERS else "factory")
     assert LoaderSource.of(source) is source
-    assert source.accepts("num_workers") is (kind != "function with no knob")
+    assert source.accepts("num_workers") is True
     assert source.accepts("no_such_knob") is False
 
 
@@ -455,20 +457,99 @@ def test_a_factorys_own_defaults_cannot_meet_a_number_of_workers_they_do_not_go_
 
 
 def test_a_factory_gets_only_what_it_names_and_the_rest_is_set_on_its_loader():
-    source = LoaderSource.of(make_few)
-    assert [k for k in ("num_workers", "pin_memory", "batch_on_worker", "batch_size") if source.accepts(k)] == [
-        "num_workers",
-        "batch_on_worker",
-    ]
-    built = source.build(LoaderSettings(2, 6, persistent_workers=True))
-    assert (built.num_workers, built.prefetch_factor, built.persistent_workers) == (2, 6, True)
+    for factory in (make_few, make_none):
+        source = LoaderSource.of(factory)
+        assert not source.accepts("layout") and not source.accepts("non_blocking")
+        assert all(source.accepts(knob) for knob in ("num_workers", "pin_memory", "batch_on_worker", "batch_size"))
+        built = source.build(LoaderSettings(2, 6, persistent_workers=True, in_order=False, batch_size=5))
+        assert (built.num_workers, built.prefetch_factor, built.persistent_workers) == (2, 6, True)
+        assert (built.in_order, built.batch_size) == (False, 5)
     assert LoaderSource.of(make_none).current is None
     assert LoaderSource.of(make_few).current == LoaderSettings(0)
 
 
-def test_what_a_factory_hard_codes_and_nobody_asked_about_stays():
-    source = LoaderSource.of(lambda num_workers=1: make(num_workers, 5 if num_workers else None))
-    assert source.build(LoaderSettings(2)).prefetch_factor == 5
+HARD_CODED = LoaderSettings(1, 5, persistent_workers=True, multiprocessing_context="fork")
+
+
+@pytest.mark.parametrize(
+    ("factory", "current"),
+    [
+        (lambda: tuned(), HARD_CODED),
+        (lambda num_workers=1: tuned(num_workers), HARD_CODED),
+        (lambda num_workers=0: tuned(num_workers), LoaderSettings(0)),
+        (lambda num_workers=1, prefetch_factor=5: tuned(num_workers, prefetch_factor=prefetch_factor), HARD_CODED),
+        (lambda num_workers=0, layout="tar": make_few(num_workers), LoaderSettings(0, layout="tar")),
+        (lambda num_workers=3, **kw: make(num_workers, **kw), LoaderSettings(3)),
+        (lambda num_workers, **kw: make(num_workers, **kw), None),
+        (lambda num_workers=2: [], LoaderSettings(2)),
+        (lambda: [], None),
+    ],
+)
+def test_what_a_factory_hard_codes_is_seen_when_it_is_called_and_stays_where_nobody_turns_it(factory, current):
+    for source in (LoaderSource.of(factory), built_before(factory)):
+        found = source.current_when_called()
+        assert found == current
+    if source.seen and source.seen.settings is not None:
+        again = LoaderSource.of(source.build(current or LoaderSettings())).current
+        assert again == (current or LoaderSettings()).replaced(layout=None)
+
+
+def built_before(factory):
+    source = LoaderSource.of(factory)
+    with contextlib.suppress(SourceError):
+        source.build(LoaderSettings(0))
+    return source
+
+
+def test_a_factory_is_not_called_again_where_its_defaults_were_said_already():
+    calls = []
+
+    def factory(num_workers=0, pin_memory=False):
+        calls.append(num_workers)
+        return make_few(num_workers)
+
+    source = LoaderSource.of(factory)
+    source.build(LoaderSettings(0))
+    assert source.current_when_called() == LoaderSettings(0) and calls == [0]
+    source.build(LoaderSettings(2))
+    assert source.current_when_called() == LoaderSettings(0) and calls == [0, 2, 0]
+
+
+def test_what_a_settings_says_is_what_a_factorys_loader_has():
+    source = LoaderSource.of(lambda: tuned())
+    plain = source.build(LoaderSettings(2))
+    assert (plain.prefetch_factor, plain.persistent_workers) == (2, False)
+    assert plain.multiprocessing_context.get_start_method() == "fork" and plain.timeout == 60  # None keeps
+    zero = source.build(LoaderSettings(0))
+    assert (zero.num_workers, zero.prefetch_factor, zero.timeout) == (0, None, 0)
+
+
+def test_a_factory_that_names_a_knob_decides_it():
+    source = LoaderSource.of(lambda num_workers=0, pin_memory=False: make(min(num_workers, 1), None, False))
+    built = source.build(LoaderSettings(4, 3, pin_memory=True))
+    assert (built.num_workers, built.prefetch_factor, built.pin_memory) == (1, 3, False)
+
+
+def test_what_was_returned_decides_which_knobs_can_be_set():
+    sampled = LoaderSource.of(lambda: LOADERS["batch_sampler"]())
+    assert sampled.accepts("batch_size")  # believed, until it was called
+    sampled.build(LoaderSettings(0))
+    assert not sampled.accepts("batch_size") and sampled.accepts("batch_on_worker")
+    listing = LoaderSource.of(lambda num_workers=0: [])
+    listing.build(LoaderSettings(0))
+    assert [knob for knob in KNOB_NAMES if listing.accepts(knob)] == ["num_workers"]
+    told = LoaderSource.of(lambda num_workers=0: []).as_seen(listing.seen.shown, listing.seen.fixed)
+    assert not told.accepts("pin_memory") and told.accepts("num_workers")
+    assert re.search(
+        "returned a list, not a DataLoader, and names no parameter pin_memory", told.why_fixed("pin_memory")
+    )
+
+
+def test_a_source_told_what_will_be_turned_refuses_at_its_first_call():
+    source = LoaderSource.of(lambda num_workers=0: []).to_turn(["num_workers", "prefetch_factor"])
+    with pytest.raises(SourceError, match=r"prefetch_factor cannot be applied: .* returned a list, not a DataLoader"):
+        source.build(LoaderSettings(0))
+    assert LoaderSource.of(make_none).to_turn(["num_workers"]).build(LoaderSettings(1)).num_workers == 1
 
 
 def test_a_factory_that_names_batch_on_worker_or_batch_size_decides_itself():
@@ -488,12 +569,16 @@ def test_a_factory_may_return_any_iterable_but_not_nothing():
     assert list(LoaderSource.of(lambda num_workers=0: iter("ab")).build(LoaderSettings(2))) == ["a", "b"]
     with pytest.raises(SourceError, match=r"returned None, no iterable of batches; let it return the loader"):
         LoaderSource.of(lambda num_workers=0: None).build(LoaderSettings(0))
-    with pytest.raises(
-        SourceError, match=r"batch_on_worker=True cannot be applied: .* returns an object of builtins\.list"
-    ):
+    with pytest.raises(SourceError, match=r"batch_on_worker=True cannot be applied: .* returned a list, not a Data"):
         LoaderSource.of(lambda num_workers=0: []).build(LoaderSettings(0, batch_on_worker=True))
-    with pytest.raises(SourceError, match=r"num_workers=2 cannot be applied.* add the parameter to the factory"):
+    with pytest.raises(
+        SourceError, match=r"num_workers=2 cannot be applied.* let it return a DataLoader, or take that"
+    ):
         LoaderSource.of(lambda: []).build(LoaderSettings(2))
+    with pytest.raises(SourceError, match=r"returned a Dataset \(Rows\), not a DataLoader; let it return DataLoader\("):
+        LoaderSource.of(lambda num_workers=0: Rows()).build(LoaderSettings(0))
+    with pytest.raises(SourceError, match=r"returned an IterableDataset \(Stream\), not a DataLoader"):
+        LoaderSource.of(lambda: Stream()).build(LoaderSettings(1))
 
 
 def test_a_factorys_own_error_comes_through_as_it_is():
@@ -517,7 +602,10 @@ class Wrapper:
     [
         (None, r"None cannot be rebuilt .* hand over a DataLoader"),
         (17, "17 cannot be rebuilt"),
-        ([1, 2], r"an object of builtins\.list cannot be rebuilt"),
+        ([1, 2], r"a list cannot be rebuilt"),
+        (Rows(), r"a Dataset \(Rows\) is not a DataLoader; hand over DataLoader\("),
+        (Rows, r"the Dataset class Rows is not a DataLoader; hand over DataLoader\("),
+        (f"{__file__}:Rows", r"is the Dataset class Rows, not a DataLoader; .* for instance '.*:make_loader'"),
         (Wrapper(), r"hand over its DataLoader \(\.loader\)"),
         (lambda dataset, num_workers=0: None, r"also asks for dataset; give that a default, or .* functools\.partial"),
         (DataLoader, r"torch\.utils\.data\.dataloader\.DataLoader cannot be called .* also asks for dataset"),
@@ -562,7 +650,7 @@ def test_a_file_is_checked_without_running_it(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     source = LoaderSource.of(f"{file.name}:make")
-    assert source.accepts("persistent_workers") and not source.accepts("pin_memory")
+    assert source.accepts("persistent_workers") and not source.accepts("layout")
     assert source.current is None  # FACTOR is not known without running it
     with pytest.raises(SourceError, match=r"also asks for dataset"):
         LoaderSource.of(f"{file}:dataset_first")
@@ -594,22 +682,34 @@ def test_names_that_syntax_does_not_explain_are_imported(tmp_path):
         "made_otherwise.py",
         """
         import functools
+        import torch
         from torch.utils.data import DataLoader
         def base(size, num_workers=3):
             return DataLoader(list(range(size)), batch_size=2, num_workers=num_workers)
         make = functools.partial(base, 6)
         loader = base(4, 0)
         number = 7
+        data = loader.dataset
+        class Pictures(torch.utils.data.Dataset):
+            pass
+        pictures = Pictures()
+        Aliased = Pictures
         """,
     )
     partial = LoaderSource.of(f"{file}:make")
-    assert partial.current == LoaderSettings(3) and not partial.accepts("pin_memory")
+    assert partial.current == LoaderSettings(3) and partial.accepts("pin_memory")
     assert len(list(partial.build(LoaderSettings(0)))) == 3
     instance = LoaderSource.of(f"{file}:loader")
     assert instance.accepts("pin_memory") and instance.kind == "loader"
     assert len(list(instance.build(LoaderSettings(1)))) == 2
     with pytest.raises(SourceError, match="is 7; it must name a callable or a DataLoader"):
         LoaderSource.of(f"{file}:number").resolve()
+    with pytest.raises(SourceError, match="is the Dataset class Pictures, not a DataLoader; write a function"):
+        LoaderSource.of(f"{file}:Pictures")
+    with pytest.raises(SourceError, match="is the Dataset class Pictures, not a DataLoader; write a function"):
+        LoaderSource.of(f"{file}:Aliased").resolve()
+    with pytest.raises(SourceError, match=r"is a Dataset \(Pictures\), not a DataLoader; write a function"):
+        LoaderSource.of(f"{file}:pictures").resolve()
 
 
 def test_modules_in_the_working_directory_are_found(tmp_path, monkeypatch):

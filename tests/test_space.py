@@ -89,7 +89,10 @@ def test_a_single_value_and_any_iterable_stand_for_a_list():
 def test_a_knob_the_factory_does_not_take_is_refused_by_name():
     source = LoaderSource.of(factory)
 
-    with pytest.raises(SettingsError, match=r"pin_memory=True.*takes num_workers, prefetch_factor"):
+    with pytest.raises(SettingsError, match=r"layout='tar' cannot be tried: .*factory names no parameter layout"):
+        SearchSpace(num_workers=[0, 1], layout=["tar"]).settings(source)
+    source = source.as_seen("an iterator", ["pin_memory"])
+    with pytest.raises(SettingsError, match=r"pin_memory=True.*returned an iterator, not a DataLoader, and names no"):
         SearchSpace(num_workers=[0, 1], pin_memory=[False, True]).settings(source, pins=True)
 
 
@@ -114,6 +117,25 @@ def test_default_worker_counts_reach_twice_the_cores_and_stay_few(cores, counts)
     assert len(SearchSpace.for_machine(cores)) <= 17
 
 
+def test_a_factory_of_something_else_than_a_loader_takes_what_it_names_and_says_why_not_more():
+    seen = LoaderSource.of(lambda num_workers=0: []).as_seen("a list", ["num_workers", "prefetch_factor"])
+
+    assert list(SearchSpace.for_machine(2).varied_only_by(seen.accepts).knobs) == ["num_workers", "persistent_workers"]
+    assert len(SearchSpace(num_workers=[0, 1]).settings(seen)) == 2
+    with pytest.raises(SettingsError, match=r"prefetch_factor=2 cannot be tried: .* returned a list, not a DataLoader"):
+        SearchSpace(num_workers=[1], prefetch_factor=[2, 4]).settings(seen)
+
+
+def test_a_space_knows_what_it_turns():
+    space = SearchSpace(num_workers=[0], prefetch_factor=[2], pin_memory=[False, True], in_order=True, layout=["tar"])
+
+    assert space.turned() == ("pin_memory", "layout")
+    assert SearchSpace(num_workers=[0, 1], prefetch_factor=4, non_blocking=[True]).turned() == (
+        "num_workers",
+        "prefetch_factor",
+    )
+
+
 def test_a_queue_that_shared_memory_cannot_hold_is_named_with_need_and_limit():
     probe = probe_of(batch_bytes=16 << 20)
     free = 64 << 20
@@ -125,6 +147,8 @@ def test_a_queue_that_shared_memory_cannot_hold_is_named_with_need_and_limit():
     assert why is not None
     assert why.startswith("shared memory: 2 workers x prefetch 4 and 2 more batches of 17 MB need 168 MB")
     assert "67 MB free" in why and "lower prefetch_factor" in why
+    one = why_infeasible(LoaderSettings(num_workers=1), probe, free_shared_memory_bytes=1)
+    assert one is not None and one.startswith("shared memory: 1 worker x prefetch 2 and")
 
 
 def test_without_workers_nothing_travels_through_shared_memory():

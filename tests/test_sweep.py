@@ -173,16 +173,17 @@ def test_the_default_space_keeps_to_the_knobs_the_factory_takes(tmp_path):
     def only_workers(num_workers=0):
         return iter(())
 
-    server = ScriptedServer(by_workers)
+    fixed = ("num_workers", "prefetch_factor", "persistent_workers")
+    server = ScriptedServer(by_workers, probe=probe_of(returned="an iterator", fixed_knobs=fixed))
     results = Sweep(only_workers, strategy="grid", store=tmp_path / "s.db", server_factory=server).run(progress=False)
 
     assert len({one.num_workers for one in server.starts}) == len(results.trials) >= 3
 
 
 def test_a_knob_the_factory_does_not_take_ends_the_sweep_before_a_trial(sweep):
-    server = ScriptedServer(by_workers)
+    server = ScriptedServer(by_workers, probe=probe_of(returned="an iterator", fixed_knobs=("batch_size",)))
 
-    with pytest.raises(SettingsError, match="batch_size"):
+    with pytest.raises(SettingsError, match=r"batch_size=8 cannot be tried: .* returned an iterator, not a DataLoader"):
         sweep(server, space=SearchSpace(batch_size=[8, 16])).run(progress=False)
     assert not server.starts
 

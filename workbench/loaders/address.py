@@ -22,6 +22,7 @@ from workbench.errors import SourceError
 from workbench.loaders.factory import FactorySignature, signature_from_syntax
 
 FORMS = "'package.module:callable', 'path/to/file.py:callable' or 'sample:photos'"
+DATASETS = ("Dataset", "IterableDataset")  # of torch.utils.data, as a file may name them
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,31 @@ def definitions_of(address: Address) -> ast.stmt | None:
 
 
 def signature_from_file(address: Address) -> FactorySignature | None:
-    """The factory's signature read off its source; None when only importing can tell."""
+    """The factory's signature read off its source; None when only importing can tell.
+
+    Raises:
+        SourceError: If it asks for something that is no knob, or what is named is a class of datasets.
+    """
     statement = definitions_of(address)
     if isinstance(statement, ast.FunctionDef) and not statement.decorator_list:
         return signature_from_syntax(statement, repr(address.text))
+    if isinstance(statement, ast.ClassDef) and any(_last_name(base) in DATASETS for base in statement.bases):
+        raise SourceError(dataset_named(address.text, f"the Dataset class {statement.name}"))
     return None
+
+
+def dataset_named(text: str, what: str) -> str:
+    """That a text names a Dataset, or a class of them, and what to name instead."""
+    return (
+        f"{text!r} is {what}, not a DataLoader; write a function in its file that returns DataLoader(...) over it, and "
+        f"name that, for instance '{text.rpartition(':')[0]}:make_loader'"
+    )
+
+
+def _last_name(expression: ast.expr) -> str:
+    if isinstance(expression, ast.Subscript):  # Dataset[Tensor]
+        return _last_name(expression.value)
+    return expression.attr if isinstance(expression, ast.Attribute) else getattr(expression, "id", "")
 
 
 def imported(address: Address) -> Any:

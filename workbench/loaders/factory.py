@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.errors import SettingsError, SourceError
-from workbench.loaders.settings import KNOBS, NOT_FOR_DATALOADER, STEP_KNOBS, LoaderSettings
+from workbench.loaders.returned import LOADER_KNOBS
+from workbench.loaders.settings import NOT_FOR_DATALOADER, STEP_KNOBS, LoaderSettings
 
 REQUIRED = inspect.Parameter.empty
 KEPT_WHERE_NONE = ("batch_size", "layout", "worker_threads", "sharing_strategy")  # None keeps what the factory has
-LOADER_KNOBS = tuple(knob for knob in KNOBS if knob not in STEP_KNOBS)
 
 
 class Unknown:
@@ -112,15 +112,24 @@ def arguments_for(signature: FactorySignature, settings: LoaderSettings, name: s
 
 
 def unheard(signature: FactorySignature, settings: LoaderSettings) -> dict[str, Any]:
-    """Knobs that the settings turn and the factory cannot be called with; `batch_on_worker` is not among them."""
-    neutral = LoaderSettings(num_workers=settings.num_workers).as_dict()
+    """What the factory cannot be told and is to be set on the DataLoader it returns.
+
+    A knob that the signature does not name is set whatever its value, as on a DataLoader that is handed over: what a
+    settings says is what runs. A None that keeps what the loader has is left out.
+    """
     return {
         knob: value
         for knob, value in settings.as_dict().items()
-        if knob not in ("batch_on_worker", *STEP_KNOBS)
+        if knob in LOADER_KNOBS
         and not signature.accepts(knob)
-        and (knob == "num_workers" or value != neutral[knob])
+        and not (value is None and knob in (*KEPT_WHERE_NONE, "multiprocessing_context"))
     }
+
+
+def turned(settings: LoaderSettings, knobs: Iterable[str]) -> dict[str, Any]:
+    """Those of the knobs that the settings turn away from what any iterable of batches does by itself."""
+    neutral = LoaderSettings(num_workers=settings.num_workers).as_dict() | {"num_workers": 0}
+    return {knob: getattr(settings, knob) for knob in knobs if getattr(settings, knob) != neutral[knob]}
 
 
 def default_settings(signature: FactorySignature) -> LoaderSettings | None:
@@ -134,6 +143,15 @@ def default_settings(signature: FactorySignature) -> LoaderSettings | None:
         return LoaderSettings(**defaults)
     except SettingsError:
         return None
+
+
+def settings_after_call(signature: FactorySignature, found: LoaderSettings) -> LoaderSettings:
+    """The settings that a call without arguments means, where it gave a DataLoader with the knobs `found`.
+
+    What no DataLoader tells (`NOT_FOR_DATALOADER`) is what the signature says of it.
+    """
+    said = {knob: signature.defaults[knob] for knob in NOT_FOR_DATALOADER if signature.names(knob)}
+    return found.replaced(**{knob: value for knob, value in said.items() if isinstance(value, bool | int | str)})
 
 
 def _literal(node: ast.expr) -> Any:

@@ -143,7 +143,7 @@ def diagnose(
     with TrialServer(
         loader, step=step_of(step), samples_per_batch=samples_per_batch, on_event=on_event, fresh=accelerated
     ) as server:
-        return diagnose_with(server, settings or server.source.current or LoaderSettings(), starts, seconds)
+        return diagnose_with(server, settings or server.current, starts, seconds)
 
 
 def diagnose_with(server: TrialServer, settings: LoaderSettings, starts: int = 4, seconds: float = 0.3) -> Diagnosis:

@@ -14,6 +14,7 @@ from typing import Any
 
 from workbench.loaders import shipping
 from workbench.loaders.counting import batch_bytes, count_samples, count_tensors, describe_structure, leaves
+from workbench.loaders.returned import Returned
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.measure.arrivals import Tap
@@ -39,15 +40,15 @@ def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dic
     """Looks at the loader and returns a `Probe` as a dict; what is sure early is sent early, in case the rest dies."""
     zero = LoaderSettings()
     loader = source.build(zero)
+    current, made = source.current_when_called(), source.seen
     channel.send(phase="first batch")
     seen = _Look(loader, task, progress_counter(task))
     seen.first()
-    record = seen.record(source)
-    channel.send(partial=asdict(record), phase="epoch length")
+    channel.send(partial=asdict(seen.record(current, made)), phase="epoch length")
     notes = seen.rest()
     if not notes:
         notes = _write_reference(source, zero, task["reference"], channel) + seen.advice()
-    record = seen.record(source)
+    record = seen.record(current, made)
     return asdict(record) | {"notes": record.notes + notes}
 
 
@@ -118,8 +119,8 @@ class _Look:
         self.batches += 1
         self._progress[0] = self.batches
 
-    def record(self, source: Any) -> Probe:
-        """The probe so far."""
+    def record(self, current: LoaderSettings | None, made: Returned | None) -> Probe:
+        """The probe so far, with the settings the loader has and what its factory made."""
         count = count_samples(self._first, self._hint)
         batches, samples = self._epoch()
         iterable = _is_iterable(self._loader)
@@ -137,10 +138,12 @@ class _Look:
             pickle_problems={m: shipping.pickle_problem(self._loader, m) for m in ("spawn", "forkserver")},
             batches_seen=self.batches,
             batch_seconds=statistics.median(self._gaps[1:]) if len(self._gaps) > 1 else None,
-            current=source.current,
+            current=current,
             notes=_rank_note(self._loader),
             manifest_digest=manifest_digest(self._loader),
             epoch_ends=batches is not None or _states_a_length(self._loader),
+            returned=made.shown if made else "",
+            fixed_knobs=made.fixed if made else (),
         )
 
     def _epoch(self) -> tuple[int | None, int | None]:

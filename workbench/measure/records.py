@@ -125,6 +125,8 @@ class Probe:
         manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
         epoch_ends: Whether an epoch is known to end, since its end was seen or a length is stated. An endless stream
             cannot be told from one that is long and states no length.
+        returned: What the user's factory returned instead of a DataLoader ("a list"); empty for a DataLoader.
+        fixed_knobs: Knobs that cannot be set on what the factory returned.
     """
 
     samples_per_batch: int | None
@@ -144,6 +146,8 @@ class Probe:
     notes: tuple[str, ...] = ()
     manifest_digest: str | None = None
     epoch_ends: bool = True
+    returned: str = ""
+    fixed_knobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,7 @@ def probe_from_json(data: dict[str, Any]) -> Probe:
     if data.get("current") is not None:
         data["current"] = LoaderSettings(**_known(LoaderSettings, data["current"]))
     data["notes"] = tuple(data.get("notes", ()))
+    data["fixed_knobs"] = tuple(data.get("fixed_knobs", ()))
     return Probe(**data)
 
 

@@ -90,13 +90,18 @@ class TrialServer:
 
         Raises:
             ProbeError: If the loader fails there: the user's own error, with their own line.
-            SourceError: If the trial process cannot load it.
+            SourceError: If the trial process cannot load it, or what its factory returned cannot be measured.
             TrialServerError: If the trial process cannot be started.
         """
         with self._running:
             if self._probe is None:
                 self._probe = self._ask_probe()
             return self._probe
+
+    @property
+    def current(self) -> LoaderSettings:
+        """The settings that the loader has as it is, seen by the probe where only calling a factory tells."""
+        return self.probe().current or self.source.current or LoaderSettings()
 
     def run(self, settings: LoaderSettings, plan: TrialPlan | None = None) -> TrialRun:
         """Runs one trial to its end and says what was seen; what the trial does never raises here."""
@@ -232,6 +237,8 @@ class TrialServer:
             found = probe_from_json(verdict["partial"])
             return replace(found, notes=(*found.notes, f"with 0 workers, after {verdict['batches']} batches: {reason}"))
         error = verdict.get("error") or {}
+        if error.get("type") == "SourceError":  # said by the source itself, in whole sentences
+            raise SourceError(error["message"])
         raise ProbeError(
             f"the loader does not work with 0 workers, so there is nothing to tune yet: {reason}",
             error_type=error.get("type", status),
@@ -330,7 +337,7 @@ def measure(
     limit = machine.parse_bytes(memory_limit) if memory_limit is not None else None
     runs: list[TrialRun] = []
     with TrialServer(loader, step=step, samples_per_batch=samples_per_batch) as server:
-        chosen = settings or server.source.current or LoaderSettings()
+        chosen = settings or server.current
         for start in range(max(1, starts)):
             first = start == 0
             plan = TrialPlan(measure_seconds=measure_seconds, memory_limit_bytes=limit, seed=start,

@@ -139,7 +139,7 @@ class Engine:
                 self._refuse_other_conditions(store, previous, fingerprint)
             self.control.emit("phase", phase="starting")
             with self.server_factory(
-                self.plan.source,
+                self.plan.source.to_turn(self.plan.space.turned() if self.plan.space else ()),
                 step=self.plan.step,
                 samples_per_batch=self.plan.samples_per_batch,
                 on_event=self._pass_on,
@@ -214,8 +214,8 @@ class Engine:
         )
 
     def _candidates(self, probe: Probe) -> Candidates:
-        source, pins = self.plan.source, machine.accelerator().pins
-        current = source.current or probe.current
+        source, pins = self.plan.source.as_seen(probe.returned, probe.fixed_knobs), machine.accelerator().pins
+        current = probe.current or source.current
         space = self.plan.space or SearchSpace.for_machine().varied_only_by(source.accepts)
         return space.resolve(source, pins, current)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from workbench import machine
-from workbench.loaders.settings import LoaderSettings
+from workbench.loaders.settings import LoaderSettings, workers
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.tuning.fitting import fit, layout_of
@@ -51,7 +51,7 @@ def why_infeasible(
     """
     need = queue_bytes(settings, probe)
     flight = (
-        f"{settings.num_workers} workers x prefetch {settings.prefetch_factor} and {BATCHES_BESIDE_THE_QUEUE} more "
+        f"{workers(settings.num_workers)} x prefetch {settings.prefetch_factor} and {BATCHES_BESIDE_THE_QUEUE} more "
         f"batches of {machine.format_bytes(batch_bytes_under(settings, probe))}"
     )
     if free_shared_memory_bytes is not None and need > free_shared_memory_bytes:

@@ -110,6 +110,11 @@ class SearchSpace:
         current = current.replaced(**plain)
         return Candidates((current, *(one for one in found if one != current)), current, notes)
 
+    def turned(self) -> tuple[str, ...]:
+        """The loader's knobs that some settings of this space turn away from PyTorch's defaults."""
+        plain = {name: getattr(LoaderSettings(1 if name != "num_workers" else 0), name) for name in self.knobs}
+        return tuple(n for n, values in self.knobs.items() if n not in STEP_KNOBS and set(values) - {plain[n]})
+
     def refuse_for(self, step: Callable[..., Any] | None) -> None:
         """Checks that the training step can be told what this space turns on it.
 
@@ -157,8 +162,7 @@ class SearchSpace:
             asked = [value for value in values if value != getattr(base, name)]
             if asked and name not in STEP_KNOBS and not source.accepts(name):
                 raise SettingsError(
-                    f"{name}={asked[0]!r} cannot be tried: {source.describe()} takes no {name}; "
-                    f"give its factory a keyword argument {name}, or leave {name} out of the space."
+                    f"{name}={asked[0]!r} cannot be tried: {source.why_fixed(name)}, or leave {name} out of the space."
                 )
 
 
