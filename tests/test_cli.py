@@ -179,6 +179,21 @@ def broken(num_workers=0):
     return DataLoader(Broken(), batch_size=16, num_workers=num_workers)
 
 
+def make_loader():
+    return DataLoader(Squares(), batch_size=16, prefetch_factor=3, num_workers=1)
+
+
+loader = DataLoader(Squares(), batch_size=16)
+
+
+def a_list():
+    return [torch.zeros(16, 4)] * 64
+
+
+def dataset():
+    return Squares()
+
+
 def fails_in_workers(num_workers=0):
     return DataLoader(FailsInWorkers(), batch_size=16, num_workers=num_workers)
 """
@@ -300,9 +315,96 @@ def test_wrong_use_says_value_rule_and_way_out_in_one_sentence(argv, said, folde
         assert part in err
 
 
+def test_a_function_without_knobs_is_swept_as_the_loader_that_it_returns(folder):
+    options = ("--set", "num_workers=0,1", "--budget", "60s", "--store", "plain.db", "--json")
+    done = run("sweep", "loaders.py:make_loader", *options, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert {(row["num_workers"], row["status"]) for row in told["rows"]} == {(0, "ok"), (1, "ok")}
+    assert told["current"]["num_workers"] == 1 and told["current"]["prefetch_factor"] == 3
+    instance = run("sweep", "loaders.py:loader", *options, cwd=folder)
+    assert instance.returncode == 0, instance.stderr
+    assert {row["num_workers"] for row in json.loads(instance.stdout)["rows"]} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        ("a_list", "num_workers cannot be applied: loaders.py:a_list returned a list, not a DataLoader"),
+        ("dataset", "returned a Dataset (Squares), not a DataLoader; let it return DataLoader(...)"),
+        ("Squares", "'loaders.py:Squares' is the Dataset class Squares, not a DataLoader"),
+    ],
+)
+def test_what_is_no_loader_is_refused_with_what_it_is(loader, said, folder):
+    done = run("sweep", f"loaders.py:{loader}", "--num-workers", "0,1", "--store", "no.db", cwd=folder)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["show", "export", "report"])
+def test_a_store_is_named_by_its_place_or_by_the_option_of_sweep(command):
+    out = ["--out", "r.html"] if command == "report" else []
+    for given, store in (([], "sweeps.db"), (["a.db"], "a.db"), (["--store", "a.db"], "a.db")):
+        assert arguments.parse([command, *given, *out]).store == store
+
+
+def test_two_stores_are_one_too_many(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["show", "a.db", "--store", "b.db"])
+    assert ended.value.code == 2 and "give a.db, or --store b.db" in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there_is_answered_with_those_that_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "nothere.db"]) == 2
+    assert "workbench sweep LOADER --store nothere.db" in capsys.readouterr().err
+    (tmp_path / "mine.db").touch()
+    assert main(["show", "--store", "nothere.db"]) == 2
+    assert "beside it there is mine.db" in capsys.readouterr().err
+
+
+def test_a_sweep_that_has_nothing_left_says_so_and_how_to_give_more(swept, folder):
+    more = ("--num-workers", "0,1", "--name", "first", "--resume")
+    again = run("sweep", "loaders.py:make", *more, cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert "nothing was left to do in first" in again.stderr and "--strategy grid" in again.stderr
+
+
+def test_a_name_that_does_not_exist_starts_no_bar(swept, folder):
+    refused = run("sweep", "loaders.py:make", "--name", "nope", "--resume", cwd=folder)
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1 and "'nope'" in refused.stderr and "'first'" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("steps2.py:twoargs", "asks for batch, model, and a step is called with one batch"),
+        ("steps2.py:none", "takes no batch"),
+        ("fast", "step='fast' is not a time such as 40ms"),
+    ],
+)
+def test_a_step_of_something_else_than_a_batch_is_refused_at_once(step, said, folder, monkeypatch, capsys):
+    (folder / "steps2.py").write_text("def twoargs(batch, model):\n    pass\n\n\ndef none():\n    pass\n")
+    monkeypatch.chdir(folder)
+    for command in ("diagnose", "sweep"):
+        assert main([command, "loaders.py:make", "--step", step]) == 2
+        err = capsys.readouterr().err
+        assert said in err
+
+
+def test_a_terminals_width_is_kept(swept, folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    for width in (70, 100):
+        monkeypatch.setattr("workbench.cli.sweeps.columns_of_terminal", lambda width=width: width)
+        assert main(["show", "--name", "first"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= width and "samples/s" in lines[0]
+    assert "RSS" in run("show", cwd=folder).stdout.splitlines()[0]
+
+
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
     command = [sys.executable, "-m", "workbench.cli", "sweep", "loaders.py:make", "--num-workers", "0,1,2,3"]
-    command += ["--name", "cut", "--store", "cut.db"]
+    command += ["--set", "prefetch_factor=2,3,4,5", "--strategy", "grid", "--name", "cut", "--store", "cut.db"]
     running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     _wait_for_a_finished_run(folder / "cut.db")
     running.send_signal(signal.SIGINT)
@@ -313,7 +415,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
     way_on = err.splitlines()[-1].partition("Go on with: workbench ")[2]
     assert way_on.split()[-1] == "--resume" and "--name cut" in way_on
     before = _runs(folder / "cut.db")
-    resumed = run(*way_on.split(), "--budget", "60s", cwd=folder)
+    resumed = run(*way_on.split(), "--budget", "15s", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     assert _runs(folder / "cut.db")[: len(before)] == before
     assert len(_runs(folder / "cut.db")) > len(before)
@@ -368,6 +470,8 @@ def test_diagnose_names_the_slow_step(folder):
     told = json.loads(done.stdout)
     assert told["bound"] == "compute"
     assert told["evidence"] and told["next_step"]
+    timed = run("diagnose", "loaders.py:make", "--step", "40ms", "--starts", "2", "--json", cwd=folder)
+    assert json.loads(timed.stdout)["bound"] == "compute", timed.stderr
     refused = run("diagnose", "loaders.py:make", "--step", "steps.py:fast", cwd=folder)
     assert refused.returncode == 2 and "'fast'" in refused.stderr
 

@@ -149,6 +149,23 @@ def test_established_growth_is_projected_to_the_end_of_an_epoch():
     assert project(replace(GROWING, growth_kind="copy-on-write"), 10_000, 110_000).projected_peak_bytes is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        (LoaderSettings(2), "; use fewer workers or a smaller prefetch_factor"),
+        (LoaderSettings(1, 2), "; use fewer workers or a smaller prefetch_factor"),
+        (LoaderSettings(1, 1), "; use 0 workers"),
+        (LoaderSettings(0), "; with 0 workers the loader alone needs at least that much: allow more"),
+    ],
+)
+def test_what_to_do_about_memory_depends_on_what_is_left_to_lower(settings, advice):
+    for ended in ("memory", "machine memory"):
+        assert advice in judge(settings, seen(ended), LIMITS)[1]
+    grown = seen("finished", done={"samples": 0}, windows=[WINDOW], memory=asdict(GROWING))
+    run = make_run(settings, grown, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=10_000_000)
+    assert advice in run.reason
+
+
 def test_a_projected_peak_over_the_limit_does_not_pass_and_growth_is_told_with_its_samples():
     verdict = seen("finished", done={"samples": 0}, windows=[WINDOW], memory=asdict(GROWING))
     run = make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=100_000)

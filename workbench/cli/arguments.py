@@ -21,8 +21,9 @@ KNOB_OPTIONS = {  # the knobs a sweep is most often asked for; --set takes them 
 }
 WORDS = {"true": True, "false": False, "none": None}
 LOADER_HELP = (
-    "the loader: package.module:callable, path/to/file.py:callable (called with the knobs it takes as keyword "
-    "arguments, or returning a DataLoader), or sample:photos, sample:text, sample:audio, sample:tables"
+    "the loader: package.module:name or path/to/file.py:name of a DataLoader, or of a callable that returns one (it is "
+    "called with the knobs that its signature names, the others are set on what it returns); or sample:photos, "
+    "sample:text, sample:audio, sample:tables"
 )
 
 
@@ -62,6 +63,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if other_options and not getattr(arguments, "takes_other_options", False):
         parser.error(f"{arguments.command} does not know {' '.join(other_options)}")
     arguments.argv, arguments.other_options = list(argv), other_options
+    if hasattr(arguments, "store_named"):
+        if arguments.store is not None and arguments.store_named is not None:
+            parser.error(
+                f"{arguments.command} reads one store: give {arguments.store_named}, or --store {arguments.store}"
+            )
+        arguments.store = arguments.store or arguments.store_named or STORE
     return arguments
 
 
@@ -127,7 +134,7 @@ def _add_sweep(commands) -> None:
     command.add_argument("--strategy", metavar="NAME", help=f"how the space is searched: {', '.join(STRATEGIES)}")
     command.add_argument("--budget", metavar="TIME", help="time for the whole sweep: 120s, 5m")
     command.add_argument("--memory-limit", metavar="SIZE", help="settings above it never win: 8GiB, 500MB")
-    command.add_argument("--step", metavar="FILE:FUNCTION", help="a training step to pace the loader with")
+    command.add_argument("--step", metavar="STEP", help="FILE:FUNCTION or time of a training step to pace it with")
     command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
     command.add_argument("--store", metavar="FILE", default=STORE, help=f"where trials are kept (default {STORE})")
     command.add_argument("--name", help="name of the sweep in the store")
@@ -176,7 +183,12 @@ def _add_diagnose(commands) -> None:
         "say whether loader, step or what lies between them holds training back",
     )
     command.add_argument("loader", metavar="LOADER", help=LOADER_HELP)
-    command.add_argument("--step", metavar="FILE:FUNCTION", required=True, help="a training step that takes a batch")
+    command.add_argument(
+        "--step",
+        metavar="STEP",
+        required=True,
+        help="needed: FILE:FUNCTION of a training step that takes one batch, or how long a step takes, such as 40ms",
+    )
     command.add_argument("--starts", metavar="N", type=int, default=4, help="most starts, at least 2 (default 4)")
     command.add_argument("--seconds", metavar="S", type=float, default=0.3, help="length of a stretch (default 0.3)")
     command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
@@ -259,7 +271,8 @@ def _command(commands, name: str, run: str, summary: str) -> argparse.ArgumentPa
 
 
 def _add_stored_sweep(command: argparse.ArgumentParser) -> None:
-    command.add_argument("store", metavar="STORE", nargs="?", default=STORE, help=f"the store (default {STORE})")
+    command.add_argument("store_named", metavar="STORE", nargs="?", help=f"file that a sweep wrote (default {STORE})")
+    command.add_argument("--store", metavar="FILE", help="the same, as `sweep` takes it")
     command.add_argument("--name", help="name of the sweep (default: the latest)")
 
 

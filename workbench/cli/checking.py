@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.result import TrialResult
 from workbench.tuning.trials import surely_slower, trials_of
 
+SECONDS_A_RUN = 2.5  # assumed of a quick loader until a run has shown its own
 LEAST_STARTS = 2  # an interval of one start says nothing about another start
 
 
@@ -87,21 +89,34 @@ def _measured_in_turns(
 
     runs = []
     with TrialServer(loader) as server:
-        current = server.source.current or server.probe().current or LoaderSettings()
+        print("importing torch and looking at the loader", file=sys.stderr)
+        current = server.current
         exported = exported.replaced(non_blocking=None)  # the training step's own, and none runs here
         if not machine.accelerator().pins:  # pinning means nothing here, so it makes no difference
             exported, current = exported.replaced(pin_memory=False), current.replaced(pin_memory=False)
-        pending = list(dict.fromkeys((exported, current)))
+        pending, took = list(dict.fromkeys((exported, current))), SECONDS_A_RUN
         for start in range(starts):
-            print(f"start {start + 1} of {starts}", file=sys.stderr)
+            if not pending:
+                break
+            _say_start(start, starts, took * len(pending))
+            begun = time.monotonic()
             plan = TrialPlan(
                 memory_limit_bytes=memory_limit_bytes, check_data=start == 0, fill_queue=start == 0, seed=start
             )
             done = [server.run(settings, plan) for settings in pending]
             runs += done
+            took = (time.monotonic() - begun) / len(done)
             pending = [run.settings for run in done if run.status == "ok"]
         trials = trials_of(runs, server.cores)
     return trials[exported], trials[current] if current != exported else None
+
+
+def _say_start(start: int, starts: int, seconds_each: float) -> None:
+    """Says which start begins and about how long the rest takes, as long as the one before took."""
+    from workbench.notebook import formatting
+
+    left = formatting.seconds(float(round((starts - start) * seconds_each)))
+    print(f"start {start + 1} of {starts}, about {left} left", file=sys.stderr)
 
 
 def _document(

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from workbench.cli import endings
-from workbench.cli.sweeps import document
-from workbench.notebook.tables import text_table
+from workbench.cli.sweeps import document, print_results
 from workbench.tuning.results import Results
 
 LOADER = "sample:photos"
@@ -78,8 +77,8 @@ def _write_report_and_settings(results: Results, folder: Path) -> list[Path]:
 
 
 def _print(results: Results, store: Path, written: list[Path]) -> None:
-    print(text_table(results, limit=len(results.trials) or 1))
-    print(f"\n{results.recommendation}\n")
+    print_results(results)
+    print()
     for path in written:
         print(f"wrote {path}")
     print(f"Every run is kept in {store}: workbench show {store}")

@@ -1,11 +1,18 @@
-"""A progress bar on stderr for commands that count things; sweeps draw their own."""
+"""A progress bar on stderr for commands that count things, and how wide the terminal is; sweeps draw their own bar."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from typing import Any
 
 SECONDS_BETWEEN_DRAWINGS = 0.5
+NARROWEST = 40  # columns; what claims to be narrower does not know
+
+
+def columns_of_terminal() -> int | None:
+    """Width of the terminal on stdout; None where output goes elsewhere and has no width."""
+    return max(NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 class Bar:

@@ -6,13 +6,22 @@ import argparse
 import json
 import shlex
 import sys
+import textwrap
 from typing import Any
 
 from workbench import machine
 from workbench.cli import endings
 from workbench.cli.arguments import knobs_asked
+from workbench.cli.progress import columns_of_terminal
 from workbench.tuning.results import Results, load_results
 
+NOTHING_RUN = {  # by how a resumed sweep ended that started nothing
+    "finished": (
+        "nothing was left to do in {name}: it is finished, and the above is what it found. To have every settings "
+        "measured until it is precise, resume it with --strategy grid; to try other values, leave --resume out"
+    ),
+    "budget": "the budget was used up before anything of {name} could be started; give a longer --budget",
+}
 FIRST_VERSION_OF_JSON = 1  # of the documents that `--json` prints; it rises when a key changes its meaning
 
 
@@ -34,8 +43,12 @@ def sweep(arguments: argparse.Namespace) -> int:
         name=arguments.name,
         **options,
     )
+    begun: list[Any] = []  # runs of this call
+    running.on_event.append(lambda event: begun.append(event["settings"]) if event["kind"] == "run_started" else None)
     results = running.run(resume=arguments.resume)
     _print(results, arguments.store, arguments.json)
+    if arguments.resume and not begun and results.ending in NOTHING_RUN:
+        print(f"workbench sweep: {NOTHING_RUN[results.ending].format(name=results.name)}", file=sys.stderr)
     if results.ending == "interrupted":
         _say_how_to_go_on(results, arguments)
         return endings.INTERRUPTED
@@ -95,15 +108,22 @@ def document(results: Results, store: str) -> dict[str, Any]:
     }
 
 
+def print_results(results: Results) -> None:
+    """Prints the table and the recommendation, as wide as the terminal where there is one."""
+    from workbench.notebook.tables import text_table
+
+    width = columns_of_terminal()
+    print(text_table(results, limit=len(results.trials) or 1, width=width))
+    print()
+    lines = results.recommendation.splitlines()
+    print("\n".join(textwrap.fill(line, width, break_long_words=False) if width else line for line in lines))
+
+
 def _print(results: Results, store: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(document(results, store), allow_nan=False))
         return
-    from workbench.notebook.tables import text_table
-
-    print(text_table(results, limit=len(results.trials) or 1))
-    print()
-    print(results.recommendation)
+    print_results(results)
     print(f"\nSweep {results.name} in {store}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.errors import SettingsError
@@ -27,6 +27,38 @@ def takes_non_blocking(step: Step | None) -> bool:
     except (TypeError, ValueError):
         return False
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+
+
+def why_not_of_a_batch(step: Step) -> str:
+    """Why the step cannot be called with a batch and nothing else, with the way out; empty where it can."""
+    told = getattr(step, "why_not_of_a_batch", None)
+    if told is not None:
+        return told
+    try:
+        signature = inspect.signature(step)
+    except (TypeError, ValueError):
+        return ""
+    for more in ({}, {"non_blocking": True}):
+        try:
+            signature.bind(object(), **more)
+            return ""
+        except TypeError:
+            continue
+    asks = [name for name, one in signature.parameters.items() if one.default is one.empty and one.kind not in _REST]
+    return not_of_a_batch(getattr(step, "__qualname__", type(step).__name__), asks)
+
+
+def not_of_a_batch(name: str, asks: Sequence[str]) -> str:
+    """That a step asks for these parameters, and how to make it one of a batch."""
+    if not asks:
+        return f"the step {name} takes no batch: let its first parameter be the batch"
+    return (
+        f"the step {name} asks for {', '.join(asks)}, and a step is called with one batch: give the others defaults, "
+        f"or write a function of one batch that calls {name}"
+    )
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def why_not_told(step: Step | None, non_blocking: bool) -> str:

@@ -9,15 +9,18 @@ from typing import Any
 import torch
 
 from workbench.errors import SettingsError
+from workbench.measure.step_copies import why_not_of_a_batch
 
 
 def step_of(step: Any) -> Callable[[Any], Any]:
     """`step` itself when it takes a batch; for a (model, loss, optimiser) triple, the step that trains on them.
 
     Raises:
-        SettingsError: If it is neither.
+        SettingsError: If it is neither, or a function that asks for more than a batch.
     """
     if callable(step) and not isinstance(step, tuple | list):
+        if why := why_not_of_a_batch(step):
+            raise SettingsError(why)
         return step
     if isinstance(step, tuple | list) and len(step) == 3:
         model, loss, optimiser = step

@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 from typing import Any
 
-from workbench.loaders.settings import LoaderSettings
+from workbench.loaders.settings import LoaderSettings, workers
 from workbench.machine import format_bytes
 from workbench.measure.failures import crash_line
 from workbench.measure.records import Memory, MemoryReading, TrialRun, Window
@@ -38,7 +38,6 @@ _OWN_WARNINGS = ("resource_tracker: There appear to be", "This DataLoader will c
 _CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
 
 SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer workers or a smaller prefetch_factor"
-MEMORY_ADVICE = "use fewer workers or a smaller prefetch_factor"
 COUNT_ADVICE = "see that collate_fn returns what it should, or say how many samples a batch holds (samples_per_batch)"
 GROWTH_ADVICE = {
     "copy-on-write": "forked workers copy pages of plain Python objects as they touch them; keep those in arrays",
@@ -81,7 +80,7 @@ def make_run(
     memory = project(Memory(**verdict.get("memory", {})), (verdict.get("done") or {}).get("samples"), epoch_samples)
     ceiling = limits.get("memory_bytes")
     if status == "ok" and ceiling and (memory.projected_peak_bytes or 0) > ceiling:
-        status, reason = "over_memory", _projected_reason(memory, ceiling)
+        status, reason = "over_memory", _projected_reason(settings, memory, ceiling)
     done, error = verdict.get("done") or {}, verdict.get("error") or {}
     windows = tuple(Window(**w) for w in verdict.get("windows", ()))
     check = done.get("check") or {}
@@ -128,7 +127,7 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
     if ended == "cancelled" or ended == "caller gone":
         return "killed", "stopped before it was done; run the sweep again with resume to measure it"
     if ended in ("memory", "machine memory"):
-        return "over_memory", _memory_reason(verdict, limits, ended)
+        return "over_memory", _memory_reason(settings, verdict, limits, ended)
     if ended in ("silence", "deadline"):
         alive = verdict.get("silent_seconds", 0.0) < limits["silence_seconds"] / 2
         if ended == "deadline" and windows and alive and verdict["phase"] in _AFTER_MEASURING:
@@ -204,7 +203,7 @@ def _judge_error(settings: LoaderSettings, verdict: dict[str, Any]) -> tuple[str
     if error.get("ended_workers") and not error["line"] and error["type"] in (*_TRANSPORT_ERRORS, "FileNotFoundError"):
         return "failed", f"worker {error['ended_workers'][0]} ended in mid-epoch {ENDED_QUIETLY}"
     if error["type"] == "MemoryError":
-        return "over_memory", f"{text}; {MEMORY_ADVICE}"
+        return "over_memory", f"{text}; {memory_advice(settings)}"
     if any(part in everything for part in _CUDA_TEXTS):
         return (
             "failed",
@@ -239,21 +238,31 @@ def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[s
     return "killed", f"{who} was ended by {name}"
 
 
-def _memory_reason(verdict: dict[str, Any], limits: dict[str, Any], ended: str) -> str:
+def memory_advice(settings: LoaderSettings) -> str:
+    """What to do where these settings take too much memory; without workers no other settings take less."""
+    if settings.num_workers:
+        least = settings.num_workers == 1 and settings.prefetch_factor == 1
+        return "use 0 workers" if least else "use fewer workers or a smaller prefetch_factor"
+    return (
+        "with 0 workers the loader alone needs at least that much: allow more, or let its dataset and a batch take less"
+    )
+
+
+def _memory_reason(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, Any], ended: str) -> str:
     peak = verdict.get("memory", {}).get("peak_pss_bytes")
     seen = format_bytes(peak) if peak else "its memory"
     if ended == "machine memory":
         return (
             f"the machine had less than {format_bytes(limits['floor_bytes'])} of memory left, so the trial was stopped "
-            f"at {seen}; {MEMORY_ADVICE}"
+            f"at {seen}; {memory_advice(settings)}"
         )
-    return f"memory reached {seen}, over the limit of {format_bytes(limits['memory_bytes'])}; {MEMORY_ADVICE}"
+    return f"memory reached {seen}, over the limit of {format_bytes(limits['memory_bytes'])}; {memory_advice(settings)}"
 
 
-def _projected_reason(memory: Memory, ceiling: int) -> str:
+def _projected_reason(settings: LoaderSettings, memory: Memory, ceiling: int) -> str:
     return (
         f"memory would reach {format_bytes(memory.projected_peak_bytes or 0)} by the end of an epoch, over the limit "
-        f"of {format_bytes(ceiling)}: it grows with the samples read; {MEMORY_ADVICE}"
+        f"of {format_bytes(ceiling)}: it grows with the samples read; {memory_advice(settings)}"
     )
 
 
@@ -296,7 +305,7 @@ def _notes(settings: LoaderSettings, verdict: dict[str, Any], cores: int) -> lis
     busy = verdict.get("busy_threads") or 0
     if busy >= OVERSUBSCRIBED_THREADS and busy * settings.num_workers > cores:
         notes.append(
-            f"oversubscribed: {settings.num_workers} workers x {busy} busy threads on {cores} cores "
+            f"oversubscribed: {workers(settings.num_workers)} x {busy} busy threads on {cores} cores "
             f"({verdict.get('peak_threads')} threads in all); call torch.set_num_threads(1) in worker_init_fn"
         )
     output = verdict.get("output", "")

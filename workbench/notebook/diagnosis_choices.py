@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import ipywidgets as W
@@ -13,7 +12,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure.diagnosis import ENOUGH_STARTS
 from workbench.measure.training import step_of as training_step
 from workbench.notebook.controls import FIELD, labelled
-from workbench.tuning.steps import step_name, step_of
+from workbench.tuning.steps import TimedStep, step_name, step_of
 
 NO_STEP = (
     "no step is given, and a diagnosis compares the loader with one; pass step=, or write file.py:function, or how "
@@ -29,25 +28,6 @@ KNOB_WORDS = {
 }
 
 
-class TimedStep:
-    """A step that only takes its time, without a core: what is known of one that runs on a device.
-
-    Args:
-        seconds: How long it takes.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._behind = 0.0
-        self.__qualname__ = f"a step of {seconds * 1e3:g} ms"
-
-    def __call__(self, batch: Any) -> None:
-        """Waits; what one wait overslept, the next one sleeps less."""
-        begun = time.perf_counter()
-        time.sleep(max(0.0, self.seconds - self._behind))
-        self._behind = max(0.0, min(self.seconds, self._behind + time.perf_counter() - begun - self.seconds))
-
-
 def step_from(given: Any) -> Any:
     """The step that was given: a function, a (model, loss, optimiser) triple, "file.py:function", or seconds.
 
@@ -60,7 +40,7 @@ def step_from(given: Any) -> Any:
     if isinstance(given, (int, float)) and not isinstance(given, bool):
         return TimedStep(machine.parse_seconds(given))
     if isinstance(given, str):
-        return step_of(given) if ":" in given else TimedStep(_seconds(given))
+        return step_of(given)
     return training_step(given)
 
 

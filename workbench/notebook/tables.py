@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
@@ -31,6 +32,13 @@ COLUMNS = (
     Column("RSS", "peak, shared pages counted in each process", lambda t: format_bytes(t.peak_rss_bytes)),
     Column("cores", "cores used on average", lambda t: formatting.cores(t.cpu_cores_used)),
 )
+
+
+LEAST_IMPORTANT_FIRST = ("RSS", "cores", "epoch edge", "batch, p50 / p95", "first batch", "memory")
+GAP = 2  # spaces between the columns of plain text
+SHORTEST_SETTINGS = 20  # characters that settings have however narrow the table may be
+LINES_OF_A_REASON = 3  # below its settings
+ROOM_FOR_A_REASON = 40  # characters beside a settings from which on its reason can be read there
 
 
 def ordered(results: Results) -> list[tuple[int, Any]]:
@@ -71,16 +79,70 @@ def settings_html(settings: LoaderSettings) -> str:
     return re.sub(r"\([^)]*\)", lambda part: f'<span class="wb-part">{part[0]}</span>', escape(settings.describe()))
 
 
-def text_table(results: Results, *, limit: int = 20) -> str:
-    """The trials as aligned plain text, best first, at most `limit` rows."""
+def text_table(results: Results, *, limit: int = 20, width: int | None = None) -> str:
+    """The trials as aligned plain text, best first, at most `limit` rows.
+
+    A trial without an answer has its reason in place of figures, ended at a word where it is too long.
+
+    Args:
+        results: Anything with `trials`.
+        limit: Most rows.
+        width: Characters of a line; the columns that matter least are left out to fit. None has no limit.
+    """
     rows = ordered(results)
-    header = ["settings", "status", *(column.heading for column in COLUMNS)]
-    lines = [header] + [_text_row(trial, results.best) for _, trial in rows[:limit]]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
-    text = "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    names = [_named(trial, results.best) for _, trial in rows[:limit]]
+    if width is not None and _too_wide(["settings", *names], COLUMNS, rows[:limit], width):
+        names = [re.sub(r" \([^)]*\)", "", name) for name in names]
+    columns = list(COLUMNS)
+    for heading in LEAST_IMPORTANT_FIRST:
+        if width is not None and _too_wide(["settings", *names], columns, rows[:limit], width):
+            columns = [column for column in columns if column.heading != heading]
+    if width is not None:
+        room = max(SHORTEST_SETTINGS, width - sum(GAP + one for one in _widths(columns, [t for _, t in rows[:limit]])))
+        names = [name[:2] + shortened(name[2:], room - 2) for name in names]
+    text = "\n".join(_lines(names, columns, [trial for _, trial in rows[:limit]], width))
     return text + (f"\nand {len(rows) - limit} more" if len(rows) > limit else "")
+
+
+def _lines(names: list[str], columns: Sequence[Column], trials: list[Any], width: int | None) -> list[str]:
+    """Header and rows; a reason stands beside its settings where that leaves room, else below them."""
+    first = max(map(len, ["settings", *names]))
+    widths = _widths(columns, trials)
+    room = sum(widths) + GAP * (len(widths) - 1)
+    if width is not None:
+        room = max(room, width - first - GAP)
+    lines = [_aligned(["settings", *(column.heading for column in columns)], [first, *widths])]
+    for name, trial in zip(names, trials, strict=True):
+        if trial.status == "ok":
+            lines.append(_aligned([name, *(column.text(trial) for column in columns)], [first, *widths]))
+            continue
+        told = trial.status + (f": {_first_line(trial.reason)}" if trial.reason else "")
+        if room >= ROOM_FOR_A_REASON:
+            lines.append(_aligned([name, shortened(told, room)], [first, room]))
+        else:
+            below = textwrap.wrap(told, (width or room) - 4, max_lines=LINES_OF_A_REASON, placeholder=" …")
+            lines += [name, *(" " * 4 + line for line in below)]
+    return lines
+
+
+def _aligned(cells: list[str], widths: list[int]) -> str:
+    return (" " * GAP).join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _widths(columns: Sequence[Column], trials: list[Any]) -> list[int]:
+    able = [trial for trial in trials if trial.status == "ok"]
+    return [max(len(column.heading), *(len(column.text(one)) for one in able), 0) for column in columns]
+
+
+def _too_wide(names: list[str], columns: Sequence[Column], rows: list[tuple[int, Any]], width: int) -> bool:
+    return max(map(len, names)) + sum(GAP + one for one in _widths(columns, [trial for _, trial in rows])) > width
+
+
+def shortened(text: str, width: int) -> str:
+    """`text`, or as many of its words as fit in `width` characters with an ellipsis; a long first word is cut."""
+    if len(text) <= width:
+        return text
+    return textwrap.shorten(text, max(width, 2), placeholder=" …") if " " in text[:width] else text[: width - 1] + "…"
 
 
 def markdown_table(results: Results, *, limit: int = 30) -> str:
@@ -125,11 +187,8 @@ def _cell(text: str) -> str:
     )
 
 
-def _text_row(trial: Any, best: Any) -> list[str]:
-    mark = "* " if best is not None and trial.settings == best else "  "
-    cells = [column.text(trial) if trial.status == "ok" else formatting.UNKNOWN for column in COLUMNS]
-    told = trial.status + (f": {_first_line(trial.reason)[:60]}" if trial.reason else "")
-    return [mark + trial.settings.describe(), told, *cells]
+def _named(trial: Any, best: Any) -> str:
+    return ("* " if best is not None and trial.settings == best else "  ") + trial.settings.describe()
 
 
 def _rate(trial: Any) -> str:

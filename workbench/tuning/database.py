@@ -14,6 +14,7 @@ from workbench.errors import StoreError
 APPLICATION_ID = 0x4C574231  # "LWB1" in the file's header: another program's SQLite file is told apart
 SCHEMA_VERSION = 1
 BUSY_SECONDS = 30.0  # how long to wait for another sweep's commit, which takes milliseconds
+NEAR_SHOWN = 5  # files named beside a store that is not there
 CHECKS = 3  # looks at a file before it is called damaged
 
 _SCHEMA = """
@@ -120,7 +121,7 @@ def check_file(path: Path, *, must_exist: bool) -> None:
         raise StoreError(f"{path} is a folder; a store is a file: give for instance {path / 'sweeps.db'}.")
     if not path.exists():
         if must_exist:
-            raise StoreError(f"there is no store at {path}; give the file that a sweep wrote (store=, or --store).")
+            raise StoreError(f"there is no store at {path}; {_another(path)}.")
         if not path.absolute().parent.is_dir():
             raise StoreError(f"{path} cannot be created: there is no folder {path.absolute().parent}; create it first.")
         return
@@ -136,6 +137,15 @@ def check_file(path: Path, *, must_exist: bool) -> None:
                 if attempt == CHECKS - 1:
                     raise
                 time.sleep(0.05)
+
+
+def _another(path: Path) -> str:
+    """Which file to name instead of one that is not there."""
+    near = sorted(one.name for one in path.absolute().parent.glob(f"*{path.suffix or '.db'}"))
+    if near:
+        listed = ", ".join(near[:NEAR_SHOWN]) + (", ..." if len(near) > NEAR_SHOWN else "")
+        return f"name the file that a sweep wrote: beside it there is {listed}"
+    return f"name the file that a sweep wrote, or let one write it: workbench sweep LOADER --store {path}"
 
 
 def _check_header(path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Any
 
+from workbench.loaders.settings import workers
 from workbench.measure.phases import PROBE_WORDS
 from workbench.measure.result import TrialResult
 from workbench.tuning.control import Event
@@ -25,14 +26,17 @@ class ProgressLine:
         self._bar: Any = None
         self._fastest: TrialResult | None = None
         self._next_drawing = 0.0
-        self._probed = False
+        self._begun = self._probed = False
 
     def __call__(self, event: Event) -> None:
         if event["kind"] in ("phase", "probe", "run_started", "run_finished", "state"):
+            self._begun |= event["kind"] != "state"
             self._events.put(event)
 
     def draw(self) -> None:
-        """Shows what has come in since the last call."""
+        """Shows what has come in since the last call; nothing before the sweep got past what it was asked for."""
+        if not self._begun:
+            return
         if self._bar is None:
             self._bar = _new_bar()
         while not self._events.empty():
@@ -43,7 +47,7 @@ class ProgressLine:
 
     def close(self) -> None:
         """Leaves the last state standing, also of a sweep that ended before anyone looked."""
-        if self._bar is not None or not self._events.empty():
+        if self._begun:
             self.draw()
             self._bar.set_description_str("", refresh=False)
             self._bar.close()
@@ -71,7 +75,7 @@ class ProgressLine:
         if best is None or rate > best or (self._fastest and self._fastest.settings == trial.settings):
             self._fastest = trial
             self._bar.set_postfix_str(
-                f"fastest {rate:,.0f} samples/s with {trial.settings.num_workers} workers", refresh=False
+                f"fastest {rate:,.0f} samples/s with {workers(trial.settings.num_workers)}", refresh=False
             )
 
 
