@@ -15,6 +15,7 @@ from workbench.notebook import formatting, palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import best_trial, recommendation_box, recommendation_text, starts_table
 from workbench.notebook.palette import STATUS_WORDS
+from workbench.tuning.exports.document import document_of
 from workbench.tuning.results import Results
 
 EVIDENCE_TRIALS = 12  # the fastest settings get their starts listed; the others are in the table
@@ -82,7 +83,7 @@ def markdown(results: Results) -> str:
     best = best_trial(results)
     lines = [f"### Loader settings: {_name(results)}", "", recommendation_text(results), ""]
     if best is not None:
-        lines += ["```python", f"DataLoader(dataset, {_keywords(best.settings)})", "```", ""]
+        lines += ["```python", f"DataLoader(dataset, {_keywords(best.settings, results)})", "```", ""]
     facts = "; ".join(f"{name}: {text}" for name, text in provenance(results))
     return "\n".join([*lines, tables.markdown_table(results), "", f"<sub>{escape(facts)}</sub>", ""])
 
@@ -218,8 +219,12 @@ def _name(results: Results) -> str:
     return results.name or "sweep"
 
 
-def _keywords(settings: Any) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in settings.loader_kwargs().items())
+def _keywords(settings: Any, results: Results) -> str:
+    """Arguments of a DataLoader, with the user's own batch size where none was tuned."""
+    document = document_of(settings, results)
+    known = settings.batch_size is None and document.batch_size is not None
+    own = {"batch_size": document.batch_size} if known else {}
+    return ", ".join(f"{name}={value!r}" for name, value in (own | document.loader_kwargs).items())
 
 
 def _machine_text(name: str, value: Any) -> str:
