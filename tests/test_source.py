@@ -30,6 +30,7 @@ from workbench.errors import SourceError
 from workbench.loaders import shipping
 from workbench.loaders.settings import LoaderSettings
 from workbench.loaders.source import LoaderSource
+from workbench.tuning.space import SearchSpace
 
 ROWS = 23
 KNOB_NAMES = {
@@ -802,3 +803,24 @@ def test_naming_a_source_imports_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def hard_coded(num_workers=0):
+    return DataLoader(
+        Rows(), batch_size=4, num_workers=num_workers, persistent_workers=num_workers > 0, pin_memory=False
+    )
+
+
+def test_what_a_factory_turns_by_itself_with_workers_is_seen_and_kept_unless_it_is_tried():
+    source = LoaderSource.of(hard_coded)
+    own = source.own_with_workers()
+    assert own == {"persistent_workers": True}
+    assert LoaderSource.of(make).own_with_workers() == {}
+
+    kept = SearchSpace(num_workers=[0, 2]).resolve(source, current=LoaderSettings(), own_with_workers=own).settings
+    assert kept == (LoaderSettings(), LoaderSettings(2, persistent_workers=True))
+    assert source.build(kept[1]).persistent_workers
+    tried = SearchSpace(num_workers=[2], persistent_workers=[False, True])
+    both = tried.resolve(source, current=LoaderSettings(), own_with_workers=own).settings
+    assert [one.persistent_workers for one in both] == [False, False, True]
+    assert not source.build(both[1]).persistent_workers

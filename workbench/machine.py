@@ -83,8 +83,8 @@ def memory_limit_bytes(root: str | Path = "/") -> int | None:
 def memory_available_bytes(root: str | Path = "/") -> int | None:
     """Memory that can be taken now without swapping or reaching a cgroup limit; None if unknown.
 
-    Page cache (`active_file` and `inactive_file`), which the kernel gives back when asked, counts as free, as it does in
-    `MemAvailable`.
+    Page cache (`active_file` and `inactive_file`), which the kernel gives back when asked, counts as free, as it does
+    in `MemAvailable`.
     """
     root = Path(root)
     free = [group.limit - group.used for group in _memory_groups(root) if group.used is not None]

@@ -9,6 +9,7 @@ from typing import Any
 from workbench.loaders.settings import KNOBS, STEP_KNOBS, LoaderSettings
 
 LOADER_KNOBS = tuple(knob for knob in KNOBS if knob not in STEP_KNOBS)
+ONLY_WITH_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context", "in_order")
 WHY_FIXED = {
     "layout": "its dataset is made already",
     "batch_size": "something else than a batch size forms its batches",

@@ -19,6 +19,7 @@ from workbench.loaders.factory import (
 )
 from workbench.loaders.fingerprint import fingerprint_of
 from workbench.loaders.returned import (
+    ONLY_WITH_WORKERS,
     WHY_FIXED,
     Returned,
     can_be_set,
@@ -114,6 +115,24 @@ class LoaderSource:
             except Exception:  # the user's own, of a call that nothing else depends on
                 return told
         return told if found.settings is None else settings_after_call(signature, found.settings)
+
+    def own_with_workers(self) -> dict[str, Any]:
+        """What a factory gives its DataLoader as soon as there are workers, of what it cannot be told; runs its code.
+
+        `persistent_workers=num_workers > 0` is such a thing: without workers nothing shows it. Only what differs from
+        PyTorch's defaults; empty for a factory that does not name `num_workers`, or cannot be called with it alone.
+        """
+        if self.kind == "loader":
+            return {}
+        signature = self._factory_signature()
+        if signature.takes_all or not signature.names("num_workers"):
+            return {}
+        try:
+            made = returned(self._resolved()(**arguments_for(signature, LoaderSettings(1), self.name)))
+        except Exception:  # the user's own, of a call that nothing else depends on
+            return {}
+        own, plain = (made.settings or LoaderSettings(1)).as_dict(), LoaderSettings(1).as_dict()
+        return {k: own[k] for k in ONLY_WITH_WORKERS if not signature.accepts(k) and own[k] != plain[k]}
 
     def accepts(self, knob: str) -> bool:
         """Whether the knob can be turned.

@@ -43,6 +43,7 @@ def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dic
     current, made = source.current_when_called(), source.seen
     channel.send(phase="first batch")
     seen = _Look(loader, task, progress_counter(task))
+    seen.own_with_workers = source.own_with_workers()
     seen.first()
     channel.send(partial=asdict(seen.record(current, made)), phase="epoch length")
     notes = seen.rest()
@@ -57,6 +58,7 @@ class _Look:
 
     def __init__(self, loader: Any, task: dict[str, Any], progress: MutableSequence[int]) -> None:
         self._loader, self._given = loader, task["samples_per_batch"]
+        self.own_with_workers: dict[str, Any] = {}
         self._hint = _batch_size(loader)
         self._progress = progress
         self._gaps: list[float] = []
@@ -144,6 +146,7 @@ class _Look:
             epoch_ends=batches is not None or _states_a_length(self._loader),
             returned=made.shown if made else "",
             fixed_knobs=made.fixed if made else (),
+            own_with_workers=self.own_with_workers,
         )
 
     def _epoch(self) -> tuple[int | None, int | None]:

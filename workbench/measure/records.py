@@ -127,6 +127,7 @@ class Probe:
             cannot be told from one that is long and states no length.
         returned: What the user's factory returned instead of a DataLoader ("a list"); empty for a DataLoader.
         fixed_knobs: Knobs that cannot be set on what the factory returned.
+        own_with_workers: Knobs that the factory turns by itself as soon as there are workers, and cannot be told.
     """
 
     samples_per_batch: int | None
@@ -148,6 +149,7 @@ class Probe:
     epoch_ends: bool = True
     returned: str = ""
     fixed_knobs: tuple[str, ...] = ()
+    own_with_workers: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class Engine:
         source, pins = self.plan.source.as_seen(probe.returned, probe.fixed_knobs), machine.accelerator().pins
         current = probe.current or source.current
         space = self.plan.space or SearchSpace.for_machine().varied_only_by(source.accepts)
-        return space.resolve(source, pins, current)
+        return space.resolve(source, pins, current, probe.own_with_workers)
 
     def _refuse_other_data(
         self, store: SweepStore, previous: SweepRecord, probe: Probe, candidates: Candidates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +85,11 @@ class SearchSpace:
         return SearchSpace(**{name: values for name, values in self.knobs.items() if accepts(name)})
 
     def resolve(
-        self, source: LoaderSource | None = None, pins: bool = False, current: LoaderSettings | None = None
+        self,
+        source: LoaderSource | None = None,
+        pins: bool = False,
+        current: LoaderSettings | None = None,
+        own_with_workers: Mapping[str, Any] | None = None,
     ) -> Candidates:
         """The unique settings of this space, with the current settings among them.
 
@@ -93,6 +97,7 @@ class SearchSpace:
             source: The loader to be varied; None skips the check that it can vary these knobs.
             pins: Whether an accelerator of this machine copies from pinned memory.
             current: The user's settings; None takes them from the source.
+            own_with_workers: Knobs that the loader turns by itself as soon as there are workers (`Probe`).
 
         Raises:
             SettingsError: If the source cannot vary a knob of this space.
@@ -103,7 +108,8 @@ class SearchSpace:
         if source is not None:
             self._refuse_fixed_knobs(source, base)
         plain = {} if pins else {"pin_memory": False, "non_blocking": None}
-        found = dict.fromkeys(base.replaced(**combination).replaced(**plain) for combination in self._combinations())
+        own = dict(own_with_workers or {})
+        found = dict.fromkeys(base.replaced(**own | one).replaced(**plain) for one in self._combinations())
         notes = () if pins else self._notes_without_pinning()
         if current is None:
             return Candidates(tuple(found), None, notes)
