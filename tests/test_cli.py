@@ -415,7 +415,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
     way_on = err.splitlines()[-1].partition("Go on with: workbench ")[2]
     assert way_on.split()[-1] == "--resume" and "--name cut" in way_on
     before = _runs(folder / "cut.db")
-    resumed = run(*way_on.split(), "--budget", "15s", cwd=folder)
+    resumed = run(*way_on.split(), "--budget", "40s", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     assert _runs(folder / "cut.db")[: len(before)] == before
     assert len(_runs(folder / "cut.db")) > len(before)
