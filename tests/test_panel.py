@@ -195,13 +195,13 @@ def test_a_nonsense_limit_is_said_and_refused(make):
 
 
 def test_a_knob_that_the_loader_does_not_take_is_not_offered(make):
-    def loader(num_workers=0):
-        return DataLoader(TensorDataset(torch.ones(8)), num_workers=num_workers)
+    loader = DataLoader(TensorDataset(torch.ones(8)), batch_sampler=[[0, 1], [2, 3, 4]])
 
     one = make(loader, space=SearchSpace(num_workers=[0, 1]))
-    assert set(one.choices.rows) == {"num_workers", "batch_on_worker", "worker_threads", "sharing_strategy"}
-    with pytest.raises(SettingsError, match="'prefetch_factor' is not offered"):
-        one.choices.tick(prefetch_factor=[2])
+    assert {"num_workers", "prefetch_factor"} < set(one.choices.rows)
+    assert not {"batch_size", "layout"} & set(one.choices.rows)
+    with pytest.raises(SettingsError, match="'batch_size' is not offered"):
+        one.choices.tick(batch_size=[2])
 
 
 def test_everything_set_by_hand_reads_back_as_code_that_makes_the_same_sweep(make, tmp_path, monkeypatch):
