@@ -405,7 +405,14 @@ def test_a_terminals_width_is_kept(swept, folder, monkeypatch, capsys):
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
     command = [sys.executable, "-m", "workbench.cli", "sweep", "loaders.py:make", "--num-workers", "0,1,2,3"]
     command += ["--set", "prefetch_factor=2,3,4,5", "--strategy", "grid", "--name", "cut", "--store", "cut.db"]
-    running = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_heed_ctrl_c,
+    )
     _wait_for_a_finished_run(folder / "cut.db")
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)
@@ -415,10 +422,15 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):
     way_on = err.splitlines()[-1].partition("Go on with: workbench ")[2]
     assert way_on.split()[-1] == "--resume" and "--name cut" in way_on
     before = _runs(folder / "cut.db")
-    resumed = run(*way_on.split(), "--budget", "40s", cwd=folder)
+    resumed = run(*way_on.split(), "--budget", "20s", cwd=folder)
     assert resumed.returncode == 0, resumed.stderr
     assert _runs(folder / "cut.db")[: len(before)] == before
     assert len(_runs(folder / "cut.db")) > len(before)
+
+
+def _heed_ctrl_c():
+    """As in a terminal: what a shell starts in the background would inherit that Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _runs(store):

@@ -73,7 +73,7 @@ def nothing_left(tmp_path, monkeypatch):
         time.sleep(0.1)
     assert left == set()
     assert os.listdir(tmp_path) == []
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # fewer where a test before left some to the collector
 
 
 def run_one(loader: Any, settings: LoaderSettings, plan: TrialPlan = QUICK) -> Any:
