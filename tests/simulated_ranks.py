@@ -18,7 +18,7 @@ class SimulatedWorker:
     def __init__(self, stream: ShardStream, seat: Seat, batch_size: int | None, drop_last: bool, state: Any) -> None:
         self.stream = copy.copy(stream)  # as after a fork: an object of its own that shares the table of epochs
         self.stream._running = Running()
-        self.stream.seat = lambda: seat
+        self.stream.seat, self.seat = lambda: seat, seat
         self.batch_size, self.drop_last = batch_size, drop_last
         if state is not None:
             self.stream.load_state_dict(state)
@@ -68,13 +68,14 @@ class SimulatedRank:
         state: dict[str, Any] | None = None,
         merged: dict[str, Any] | None = None,
         epoch: int | None = None,
+        persistent: bool = True,
     ) -> None:
-        stream = make_stream(rank, world_size)
+        self.stream = stream = make_stream(rank, world_size)
         if epoch is not None:
             stream.set_epoch(epoch)
         if merged is not None:
             stream.load_state_dict(merged)
-        self.ahead, self.snapshot_every = ahead, snapshot_every
+        self.ahead, self.snapshot_every, self.persistent = ahead, snapshot_every, persistent
         self.batching = {"batch_size": batch_size, "drop_last": drop_last}
         states = [None] * max(1, num_workers)
         self.turn = self.steps = 0
@@ -120,11 +121,15 @@ class SimulatedRank:
         raise StopIteration
 
     def next_epoch(self) -> None:
-        """Begin the next pass with the workers that live on."""
+        """Begin the next pass, with the workers that live on or with new ones from this process, as DataLoader does."""
         self.turn = self.steps = 0
         self.finished = False
-        for worker in self.workers:
-            worker.begin()
+        if self.persistent or not self.workers[0].seat.num_workers:
+            for worker in self.workers:
+                worker.begin()
+        else:
+            batching = tuple(self.batching.values())
+            self.workers = [SimulatedWorker(self.stream, worker.seat, *batching, None) for worker in self.workers]
         self._snap()
 
     def state_dict(self) -> dict[str, Any]:

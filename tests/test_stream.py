@@ -27,6 +27,7 @@ from workbench.layouts.conversion import convert
 from workbench.layouts.reader import ShardedReader, open_dataset
 from workbench.streaming.loader import StreamLoader, merge_states
 from workbench.streaming.order import EpochOrder, shuffled
+from workbench.streaming.passes import Passes
 from workbench.streaming.shards import TokenBlocks, as_shards
 from workbench.streaming.spans import cut, outside, packed, size, united, unpacked
 from workbench.streaming.split import Seat, share_of_rank, share_of_seat
@@ -187,7 +188,19 @@ def number_of(sample: dict[str, Any]) -> int:
     whole=st.booleans(),
     batch_size=st.integers(1, 8),
     epoch=st.integers(0, 2),
+    persistent=st.booleans(),
     legs=legs,
+)
+@example(  # the same with workers that are made anew for the epoch that others had begun
+    source=[0, 0, 7, 30, 12, 30, 30, 30, 30],
+    seed=0,
+    window=1,
+    shuffle=False,
+    whole=False,
+    batch_size=6,
+    epoch=0,
+    persistent=False,
+    legs=[(4, 1, 8, 1, 1), (4, 1, 1, 1, 1), (1, 2, 0, 1, 1), (1, 2, 0, 1, 1)],
 )
 @example(  # three ranks are an epoch ahead when all are merged, and the one that goes on is killed before it gets there
     source=[0, 0, 7, 30, 12, 30, 30, 30, 30],
@@ -197,10 +210,11 @@ def number_of(sample: dict[str, Any]) -> int:
     whole=False,
     batch_size=6,
     epoch=0,
+    persistent=True,
     legs=[(4, 0, 8, 1, 1), (4, 0, 1, 1, 1), (1, 0, 0, 1, 1), (1, 0, 0, 1, 1)],
 )
 def test_every_sample_once_whatever_is_killed_and_split_anew(
-    readers, source, seed, window, shuffle, whole, batch_size, epoch, legs
+    readers, source, seed, window, shuffle, whole, batch_size, epoch, persistent, legs
 ):
     on_disk = isinstance(source, tuple)
 
@@ -233,6 +247,7 @@ def test_every_sample_once_whatever_is_killed_and_split_anew(
                 state=states[rank] if same else None,
                 merged=None if same else merged,
                 epoch=epoch if states is None else None,
+                persistent=persistent,
             )
             for rank in range(world_size)
         ]
@@ -457,26 +472,51 @@ def test_ranks_saved_as_two_and_resumed_as_three():
 # -------------------------------------------------------------------------------------------------------- what is told
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_what_other_ranks_had_begun_of_the_next_epoch_survives_a_second_resume(num_workers):
-    def made(rank: int, world_size: int, workers: int) -> StreamLoader:
+@pytest.mark.parametrize(
+    ("loader", "options"),
+    [
+        (StreamLoader, {"num_workers": 0}),
+        (StreamLoader, {"num_workers": 2}),
+        (StatefulDataLoader, {"num_workers": 0}),
+        (StatefulDataLoader, {"num_workers": 2}),
+        (StatefulDataLoader, {"num_workers": 2, "persistent_workers": True}),
+        (StatefulDataLoader, {"num_workers": 1, "multiprocessing_context": "spawn"}),
+    ],
+)
+def test_what_other_ranks_had_begun_of_the_next_epoch_survives_a_second_resume(loader, options):
+    def made(rank: int, world_size: int, kind: type = StreamLoader, **options: Any) -> StatefulDataLoader:
         stream = ShardStream(numbered([20, 20]), seed=3, rank=rank, world_size=world_size)
-        return StreamLoader(stream, batch_size=5, num_workers=workers)
+        return kind(stream, batch_size=5, **options)
 
-    ahead, behind = made(0, 2, 0), made(1, 2, 0)
+    ahead, behind = made(0, 2), made(1, 2)
     handed_out = Counter(flat(ids_of(ahead)))
     began = next(iter(ahead)).tolist()
     handed_out.update(next(iter(behind)).tolist())
 
-    first = made(0, 1, num_workers)
+    first = made(0, 1, num_workers=options["num_workers"])
     first.load_state_dict([ahead.state_dict(), behind.state_dict()])
     handed_out.update(next(iter(first)).tolist())
-    second = made(0, 1, num_workers)
+    second = made(0, 1, loader, **options)
     second.load_state_dict(first.state_dict())
     handed_out.update(flat(ids_of(second)))
 
     assert handed_out == Counter(range(40))
     assert Counter(flat(ids_of(second))) + Counter(began) == Counter(range(40))
+    assert Counter(flat(ids_of(second))) == Counter(range(40))
+
+
+def test_what_lies_ahead_is_forgotten_when_another_state_is_loaded():
+    passes = Passes()
+    passes.leave(0, 4, ((0, 5), (7, 9)))
+    assert (passes.left(0, 4), passes.left(0, 5), passes.left(1, 4)) == (((0, 5), (7, 9)), None, None)
+    passes.leave(0, 4, ())
+    assert passes.left(0, 4) == ()
+    with pytest.raises(ResumeError, match=r"200,000 pieces, .* save states at an epoch's end"):
+        passes.leave(
+            0,
+            4,
+            tuple((at, at + 1) for at in np.cumsum(np.random.default_rng(0).integers(2, 90_000, 200_000)).tolist()),
+        )
 
 
 def test_loading_while_iterating_raises_and_never_restarts():

@@ -1,4 +1,4 @@
-"""Which epoch a pass over the stream is: agreed by all workers of a rank, old and new, without a message."""
+"""Which epoch a pass is and what of it was consumed before: agreed by all workers of a rank, without a message."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 import torch
 from torch.utils.data import get_worker_info
 
-from workbench.errors import SettingsError
+from workbench.errors import ResumeError, SettingsError
+from workbench.streaming.spans import Spans, packed, unpacked
 
 MOST_WORKERS = 127
 RANKS_A_HOST = 32
+BYTES_OF_SPANS = 1 << 14
+"""Room for what of one epoch was consumed before it began: some 5,000 pieces, and each worker leaves one. Shared memory
+is taken whole when it is made (0.5 MiB for 32 ranks), and a container may have 64 MiB of it."""
 _OWNER, _COMMAND, _EPOCH, _WORKERS, _BEGUN = range(5)
 """Columns of a row: the training process it is of, the number of the command that it knows, the epoch, the number of
 workers of that pass, and whether the pass was begun. The first row of a rank holds the command itself."""
@@ -32,13 +36,18 @@ class Passes:
     * in another training process, or with another number of workers than in the last pass, the epoch asked for last
       counts again.
 
+    A worker that loads a state also leaves here what of the epoch after it other ranks had consumed, since the worker
+    that reads that epoch may be another one, started by a process that never saw the state.
+
     Processes that are forked from one (ranks, trials) may share a table; rows of other processes count for nothing.
     Up to 32 ranks may do so at a time.
     """
 
     def __init__(self, epoch: int = 0) -> None:
         self._epoch = epoch
-        self._table = _shared_zeros(RANKS_A_HOST, MOST_WORKERS + 1, 5)
+        self._table = _shared_zeros(torch.int64, RANKS_A_HOST, MOST_WORKERS + 1, 5)
+        self._of_spans = _shared_zeros(torch.int64, RANKS_A_HOST, 3)
+        self._spans = _shared_zeros(torch.uint8, RANKS_A_HOST, BYTES_OF_SPANS)
 
     def ask(self, rank: int, epoch: int) -> None:
         """Let the next pass of ``rank`` be ``epoch``; called in the training process."""
@@ -70,6 +79,31 @@ class Passes:
         owner, seen, last, _, _ = self._row(rank, 0).tolist()
         return last if (owner, seen) == (_training_process(), command) else epoch
 
+    def leave(self, rank: int, epoch: int, consumed: Spans) -> None:
+        """Let every process of ``rank`` know what of ``epoch`` was ``consumed``; what was left before is forgotten.
+
+        Raises:
+            ResumeError: It is more than there is room for.
+        """
+        text = torch.frombuffer(bytearray(packed(consumed), "ascii"), dtype=torch.uint8) if consumed else ()
+        if len(text) > BYTES_OF_SPANS:
+            raise ResumeError(
+                f"What other ranks had consumed of epoch {epoch} is in {len(consumed):,} pieces, {len(text):,} bytes "
+                f"packed, and {BYTES_OF_SPANS:,} can be passed on: save states at an epoch's end to leave fewer pieces."
+            )
+        row = rank % RANKS_A_HOST
+        if consumed:
+            self._spans[row, : len(text)] = text
+        self._of_spans[row] = torch.tensor([_training_process(), epoch, len(text)])
+
+    def left(self, rank: int, epoch: int) -> Spans | None:
+        """What was left of ``epoch``; None where nobody said anything about it."""
+        row = rank % RANKS_A_HOST
+        owner, known, length = self._of_spans[row].tolist()
+        if (owner, known) != (_training_process(), epoch):
+            return None
+        return unpacked(bytes(self._spans[row, :length].tolist()).decode("ascii"))
+
     def _asked(self, rank: int) -> tuple[int, int]:
         """Number of the last command to this training process, and the epoch asked for."""
         owner, command, epoch, _, _ = self._row(rank, None).tolist()
@@ -87,21 +121,22 @@ class Passes:
 
     def __getstate__(self) -> dict[str, Any]:
         if get_spawning_popen() is not None:  # a worker that is being spawned shares the table
-            return {"table": self._table, "epoch": self._epoch}
+            shared = {"_table": self._table, "_of_spans": self._of_spans, "_spans": self._spans}
+            return {"epoch": self._epoch, "shared": shared}
         return {"epoch": self._epoch}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["epoch"])
-        self._table = state.get("table", self._table)
+        self.__dict__.update(state.get("shared", {}))
 
 
-def _shared_zeros(*shape: int) -> torch.Tensor:
-    """Zeros made where they are shared.
+def _shared_zeros(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """Zeros made where they are shared; a new piece of shared memory holds nothing else.
 
     `share_memory_()` would copy them there with all threads, which hangs in a forked process whose parent computed.
     """
-    storage = torch.UntypedStorage._new_shared(math.prod(shape) * torch.int64.itemsize)
-    return torch.empty(0, dtype=torch.int64).set_(storage, 0, shape).zero_()
+    storage = torch.UntypedStorage._new_shared(math.prod(shape) * dtype.itemsize)
+    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
 
 
 def _training_process() -> int:

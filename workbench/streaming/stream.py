@@ -174,7 +174,7 @@ class ShardStream(IterableDataset):
         """
         self._running.refuse()
         if isinstance(state, Mapping) and "consumed" in state:
-            self._consumed = Consumed.from_dict(state, self.identity)
+            self._keep(Consumed.from_dict(state, self.identity))
             self._pending = self._place = None
             self.set_epoch(self._consumed.epoch)
             return
@@ -192,9 +192,9 @@ class ShardStream(IterableDataset):
     def keep_ahead(self, place: Place) -> None:
         """Remember what of the epoch after ``place`` was consumed already, for the pass that follows.
 
-        Workers that load their state know it; a process that begins workers anew for each epoch must be told.
+        All processes of this rank are told: the workers of that pass may be begun by one that never saw the state.
         """
-        self._consumed = Consumed(place.epoch, {place.epoch + 1: place.ahead} if place.ahead else {})
+        self._keep(Consumed(place.epoch, {place.epoch + 1: place.ahead} if place.ahead else {}))
 
     def merged_state(self, states: Iterable[Mapping[str, Any]], *, finished: bool = False) -> dict[str, Any]:
         """One state for any number of ranks and workers, made of the states of all workers of all ranks.
@@ -244,7 +244,7 @@ class ShardStream(IterableDataset):
     def planned_state(self) -> dict[str, Any]:
         """The state before the next pass, for any number of ranks and workers."""
         epoch = self.epoch
-        spans = {number: held for number, held in self._consumed.spans.items() if number >= epoch}
+        spans = {number: held for number in (epoch, epoch + 1) if (held := self._consumed_of(number))}
         return Consumed(epoch, spans).as_dict(self.identity)
 
     def _next_place(self) -> Place:
@@ -260,8 +260,17 @@ class ShardStream(IterableDataset):
         return self._place_in(self.epoch, self.seat())
 
     def _place_in(self, epoch: int, seat: Seat) -> Place:
-        spans = self._consumed.spans
-        return Place(seat, epoch, spans.get(epoch, ()), ahead=spans.get(epoch + 1, ()))
+        return Place(seat, epoch, self._consumed_of(epoch), ahead=self._consumed_of(epoch + 1))
+
+    def _keep(self, consumed: Consumed) -> None:
+        self._consumed = consumed
+        following = consumed.epoch + 1
+        self._passes.leave(self.ranks()[0], following, consumed.spans.get(following, ()))
+
+    def _consumed_of(self, epoch: int) -> Spans:
+        """What of an epoch was consumed before this process reads it, as the last state loaded says."""
+        left = self._passes.left(self.ranks()[0], epoch)
+        return self._consumed.spans.get(epoch, ()) if left is None else left
 
     def _handed_out(self, place: Place) -> Iterator[Any]:
         self._passes.began(place.seat.rank, place.seat.num_workers)
