@@ -27,9 +27,8 @@ from torch.utils.data import DataLoader, TensorDataset
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests import made_up_sweeps as made_up
-from tests.browser import jupyter
+from tests.browser import at_the_panel, jupyter
 from tests.browser import test_lab_diagnosis as lab_diagnosis
-from tests.browser import test_lab_panel as lab_panel
 from workbench.notebook import gallery, live, palette, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.panel import SHARE_FOR_DRAWING, TuningPanel
@@ -144,12 +143,12 @@ def stop_seconds(cell: str, running: str) -> list[float]:
         work.mkdir()
         jupyter.write_notebook(work / "panel.ipynb", cell)
         with jupyter.lab(work) as address, jupyter.page() as (page, _):
-            lab_panel.open_panel(page, address, "panel.ipynb")
+            at_the_panel.open_panel(page, address, "panel.ipynb")
             for _ in range(STOPS):
-                lab_panel.press(page, "Run")
-                lab_panel.status_becomes(page, running)
+                at_the_panel.press(page, "Run")
+                at_the_panel.status_becomes(page, running)
                 page.wait_for_timeout(300)
-                found.append(page.evaluate(lab_panel.STOP) / 1000)
+                found.append(page.evaluate(at_the_panel.STOP) / 1000)
     return found
 
 
@@ -178,7 +177,7 @@ def main() -> int:
     print(f"slowest {slowest:.0f} ms, promised {PROMISED_MS:.0f} ms")
     latest = 0.0
     for panel, cell, running in (
-        ("TuningPanel", lab_panel.CELL, "Measuring"),
+        ("TuningPanel", at_the_panel.TUNING_CELL, "Measuring"),
         ("DiagnosisPanel", lab_diagnosis.CELL, "timing the"),
     ):
         taken = stop_seconds(cell, running)

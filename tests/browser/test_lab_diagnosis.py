@@ -8,7 +8,8 @@ import nbformat
 import pytest
 
 from tests.browser import jupyter
-from tests.browser.test_lab_panel import (
+from tests.browser.at_the_panel import (
+    SLOW_DATASET,
     ink,
     nothing_went_wrong,
     open_panel,
@@ -18,17 +19,9 @@ from tests.browser.test_lab_panel import (
     stop_within_seconds,
 )
 
-CELL = """\
-import time, torch
-from torch.utils.data import DataLoader, Dataset
+CELL = f"""\
+{SLOW_DATASET}
 from workbench import DiagnosisPanel
-
-class Slow(Dataset):
-    def __len__(self):
-        return 4000
-    def __getitem__(self, index):
-        time.sleep(0.002)
-        return torch.ones(3, 8, 8)
 
 def train(batch):
     time.sleep(0.004)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.browser import jupyter
-from tests.browser.test_lab_panel import CELL, FITS, RATED, press, status_becomes, stop_within_seconds
+from tests.browser.at_the_panel import FITS, RATED, TUNING_CELL, press, status_becomes, stop_within_seconds
 
 # Voila's own page asks this host for its icon font; offline the icons are missing and the words stay.
 VOILAS_ICONS = "https://cdn.jsdelivr.net/npm/@fortawesome"
 
 
 def test_the_panel_runs_as_an_app(work: Path) -> None:
-    jupyter.write_notebook(work / "app.ipynb", CELL)
+    jupyter.write_notebook(work / "app.ipynb", TUNING_CELL)
     with jupyter.voila(work / "app.ipynb") as address, jupyter.page() as (page, seen):
         page.goto(address)
         page.wait_for_selector(".wb-panel .wb-primary")
