@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
-import pickle
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.resumed import PROPERTY, cut_and_resumed, split_anew
 from workbench.errors import ResumeError, SettingsError
 from workbench.loaders.counting import count_samples, make_counter
 from workbench.measure.trial import measure
@@ -28,10 +27,6 @@ from workbench.streaming.shards import ListShards
 from workbench.streaming.split import Seat
 from workbench.streaming.stream import ShardStream
 
-EXAMPLES = int(os.environ.get("WORKBENCH_STREAM_EXAMPLES", "60"))
-PROPERTY = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES <= 60
-)
 lengths_drawn = st.lists(st.integers(0, 40), max_size=40)
 
 
@@ -149,14 +144,7 @@ def test_a_resume_goes_on_at_the_next_batch(kind, lengths, budget, cuts):
         return KINDS[kind](lengths, **({"token_budget": budget} if kind == "budget" else {"window": budget}))
 
     whole = [batch["input_ids"].tolist() for batch in make()]
-    resumed, state = [], None
-    for batches in [*cuts, None]:
-        stream = make()
-        if state is not None:
-            stream.load_state_dict(state)
-        resumed += [batch["input_ids"].tolist() for batch in itertools.islice(stream, batches)]
-        state = pickle.loads(pickle.dumps(stream.state_dict()))
-    assert resumed == whole
+    assert [batch["input_ids"].tolist() for batch in cut_and_resumed(make, cuts)] == whole
 
 
 @PROPERTY
@@ -172,17 +160,7 @@ def test_no_sample_is_lost_when_what_is_half_batched_is_split_anew(kind, lengths
         stream.source.seat = lambda: seat
         return stream
 
-    seen, merged = [], None
-    for number, (world_size, num_workers, batches) in enumerate(legs):
-        states = []
-        for rank, worker in itertools.product(range(world_size), range(max(1, num_workers))):
-            stream = make(Seat(rank, world_size, worker, num_workers))
-            if merged is not None:
-                stream.load_state_dict(merged)
-            for batch in itertools.islice(stream, None if number == len(legs) - 1 else batches):
-                seen += batch["input_ids"][:, 0].tolist()
-            states.append(pickle.loads(pickle.dumps(stream.state_dict())))
-        merged = make(Seat()).merged_state(states)
+    seen = itertools.chain(*(batch["input_ids"][:, 0].tolist() for batch in split_anew(make, legs)))
     assert sorted(seen) == list(range(1, len(lengths) + 1))
 
 

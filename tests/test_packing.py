@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import pickle
 import sys
 from collections import defaultdict
@@ -14,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.resumed import PROPERTY, cut_and_resumed, split_anew
 from workbench.errors import ResumeError, SettingsError
 from workbench.streaming.loader import StreamLoader
 from workbench.streaming.masks import block_mask, dense_mask
@@ -30,10 +30,6 @@ from workbench.streaming.shards import ListShards
 from workbench.streaming.split import Seat
 from workbench.streaming.stream import ShardStream
 
-EXAMPLES = int(os.environ.get("WORKBENCH_STREAM_EXAMPLES", "60"))
-PROPERTY = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES <= 60
-)
 CASE_LENGTHS = [2, 8, 9, 31, 1, 16, 0, 5]
 BASE = 1_000  # token t of document d is BASE * (d + 1) + t
 
@@ -227,14 +223,7 @@ def test_a_resume_in_the_middle_of_a_window_or_a_document_goes_on_at_the_next_ro
         return PackedStream(source, length, strategy=strategy, window_rows=window_rows, batch_size=batch_size)
 
     whole = [row["input_ids"].tolist() for row in make()]
-    resumed, state = [], None
-    for rows in [*cuts, None]:
-        stream = make()
-        if state is not None:
-            stream.load_state_dict(state)
-        resumed += [row["input_ids"].tolist() for row in itertools.islice(stream, rows)]
-        state = pickle.loads(pickle.dumps(stream.state_dict()))
-    assert resumed == whole
+    assert [row["input_ids"].tolist() for row in cut_and_resumed(make, cuts)] == whole
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -290,18 +279,10 @@ def test_no_token_is_lost_when_what_is_half_packed_is_split_anew(
         source.seat = lambda: seat
         return PackedStream(source, length, strategy=strategy, window_rows=window_rows, batch_size=batch_size)
 
-    tokens, labelled, merged = [], 0, None
-    for number, (world_size, num_workers, batches) in enumerate(legs):
-        states = []
-        for rank, worker in itertools.product(range(world_size), range(max(1, num_workers))):
-            stream = make(Seat(rank, world_size, worker, num_workers))
-            if merged is not None:
-                stream.load_state_dict(merged)
-            for row in itertools.islice(stream, None if number == len(legs) - 1 else batches):
-                tokens += row["input_ids"][row["document_ids"] >= 0].tolist()
-                labelled += int((row["labels"] != NO_LABEL).sum())
-            states.append(pickle.loads(pickle.dumps(stream.state_dict())))
-        merged = make(Seat()).merged_state(states)
+    tokens, labelled = [], 0
+    for row in split_anew(make, legs):
+        tokens += row["input_ids"][row["document_ids"] >= 0].tolist()
+        labelled += int((row["labels"] != NO_LABEL).sum())
     assert sorted(tokens) == expected_tokens(lengths)
     assert labelled == sum(max(0, count - 1) for count in lengths)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 import multiprocessing
-import os
 import pickle
 import subprocess
 import sys
@@ -17,10 +16,11 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from tests.resumed import PROPERTY
 from tests.simulated_ranks import SimulatedRank
 from workbench.errors import LayoutError, ResumeError, SettingsError, SourceError
 from workbench.layouts.conversion import convert
@@ -32,13 +32,6 @@ from workbench.streaming.shards import TokenBlocks, as_shards
 from workbench.streaming.spans import cut, outside, packed, size, united, unpacked
 from workbench.streaming.split import Seat, share_of_rank, share_of_seat
 from workbench.streaming.stream import ShardStream
-
-EXAMPLES = int(os.environ.get("WORKBENCH_STREAM_EXAMPLES", "60"))
-"""Drawn by each property here; the benchmark of this room runs them with tens of thousands."""
-
-PROPERTY = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=EXAMPLES <= 60
-)
 
 spans_of_hundred = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)).map(lambda p: tuple(sorted(p)))).map(
     united
@@ -179,6 +172,18 @@ def number_of(sample: dict[str, Any]) -> int:
     return int(text.decode() if isinstance(text, bytes) else text)
 
 
+AHEAD = {
+    "source": [0, 0, 7, 30, 12, 30, 30, 30, 30],
+    "seed": 0,
+    "window": 1,
+    "shuffle": False,
+    "whole": False,
+    "batch_size": 6,
+    "epoch": 0,
+}
+"""Of four ranks one has a batch more than the others, which are in the next epoch before it."""
+
+
 @PROPERTY
 @given(
     source=st.one_of(st.lists(st.integers(0, 30), min_size=0, max_size=9), st.sampled_from(DATA_SETS)),
@@ -192,24 +197,12 @@ def number_of(sample: dict[str, Any]) -> int:
     legs=legs,
 )
 @example(  # the same with workers that are made anew for the epoch that others had begun
-    source=[0, 0, 7, 30, 12, 30, 30, 30, 30],
-    seed=0,
-    window=1,
-    shuffle=False,
-    whole=False,
-    batch_size=6,
-    epoch=0,
+    **AHEAD,
     persistent=False,
     legs=[(4, 1, 8, 1, 1), (4, 1, 1, 1, 1), (1, 2, 0, 1, 1), (1, 2, 0, 1, 1)],
 )
 @example(  # three ranks are an epoch ahead when all are merged, and the one that goes on is killed before it gets there
-    source=[0, 0, 7, 30, 12, 30, 30, 30, 30],
-    seed=0,
-    window=1,
-    shuffle=False,
-    whole=False,
-    batch_size=6,
-    epoch=0,
+    **AHEAD,
     persistent=True,
     legs=[(4, 0, 8, 1, 1), (4, 0, 1, 1, 1), (1, 0, 0, 1, 1), (1, 0, 0, 1, 1)],
 )
