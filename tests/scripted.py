@@ -10,6 +10,7 @@ from typing import Any
 from workbench.errors import ProbeError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory, Probe, TrialRun, Window
+from workbench.measure.stage_costs import Stage, StageCosts
 
 
 def probe_of(**changes: Any) -> Probe:
@@ -40,6 +41,41 @@ def run_of(settings: LoaderSettings, rate: float, *, memory_bytes: int | None = 
         "memory": Memory(peak_pss_bytes=memory_bytes, peak_rss_bytes=memory_bytes),
     }
     return TrialRun(settings, **{**known, **changes})
+
+
+def costs_of(
+    fetch: tuple[float, ...] = (0.01, 0.002),
+    collate: tuple[float, ...] = (0.001, 0.001),
+    transforms: tuple[Stage, ...] = (),
+    hand: tuple[float, ...] = (0.0002, 0.0002),
+    **changes: Any,
+) -> StageCosts:
+    """Costs of batches of 16 samples that two workers form all the time; stages are wall, CPU and starved seconds."""
+    stages = [Stage("fetch", *fetch), *transforms, Stage("collate", *collate)]
+    made = sum(stage.wall_seconds for stage in stages)
+    known = {
+        "worker_seconds_per_batch": made,
+        "worker_cpu_seconds_per_batch": sum(stage.cpu_seconds for stage in stages),
+        "other_threads_cpu_seconds": 0.0,
+        "worker_busy_fraction": 1.0,
+        "main_seconds_per_batch": 0.0002,
+        "queue_wait_seconds": made / 2,
+        "next_seconds": made / 2,
+        "pin_seconds": None,
+        "bytes_per_batch": 16_384,
+        "pickled_bytes_per_batch": 400.0,
+        "tensors_per_batch": 1,
+        "samples_per_batch": 16.0,
+        "batches": 100,
+        "batches_detailed": 100,
+        "seconds": made * 50,
+        "samples_per_second": 2 * 16 / made,
+        "worker_batches": (50, 50),
+        "threads_per_worker": 3,
+        "batch_walls": (made,) * 100,
+        "first_batch_seconds": made,
+    }
+    return StageCosts(stages[0], tuple(transforms), stages[-1], Stage("hand-over", *hand), **{**known, **changes})
 
 
 class ScriptedServer:

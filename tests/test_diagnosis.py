@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 import workbench as wb
 from tests.benchmarks.diagnosis import ask, part_of, summary
 from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question, flips, fresh
+from tests.scripted import costs_of
 from workbench import lab
 from workbench.errors import ProbeError, SettingsError
 from workbench.loaders.settings import LoaderSettings
@@ -22,7 +23,7 @@ from workbench.measure.causes import Scene
 from workbench.measure.diagnosing import accelerator_of
 from workbench.measure.diagnosis import NO_DEVICE, conclude, diagnose
 from workbench.measure.records import TrialRun, Window
-from workbench.measure.stage_costs import Stage, StageCosts, merged
+from workbench.measure.stage_costs import Stage, merged
 from workbench.measure.starts import Start, start_from
 from workbench.measure.statistics import RateEstimate
 from workbench.measure.training import TrainingStep, move, step_of
@@ -157,34 +158,6 @@ def test_without_workers_one_after_the_other_is_no_disturbance():
 # -- causes --
 
 
-def costs(fetch=(0.01, 0.002), collate=(0.001, 0.001), transforms=(), hand=(0.0002, 0.0002), **more):
-    stages = [Stage("fetch", *fetch), *transforms, Stage("collate", *collate)]
-    made = sum(stage.wall_seconds for stage in stages)
-    known = {
-        "worker_seconds_per_batch": made,
-        "worker_cpu_seconds_per_batch": sum(stage.cpu_seconds for stage in stages),
-        "other_threads_cpu_seconds": 0.0,
-        "worker_busy_fraction": 1.0,
-        "main_seconds_per_batch": 0.0002,
-        "queue_wait_seconds": made / 2,
-        "next_seconds": made / 2,
-        "pin_seconds": None,
-        "bytes_per_batch": 16_384,
-        "pickled_bytes_per_batch": 400.0,
-        "tensors_per_batch": 1,
-        "samples_per_batch": 16.0,
-        "batches": 100,
-        "batches_detailed": 100,
-        "seconds": made * 50,
-        "samples_per_second": 2 * 16 / made,
-        "worker_batches": (50, 50),
-        "threads_per_worker": 3,
-        "batch_walls": (made,) * 100,
-        "first_batch_seconds": made,
-    }
-    return StageCosts(stages[0], tuple(transforms), stages[-1], Stage("hand-over", *hand), **{**known, **more})
-
-
 def scene(found, **more):
     known = {"num_workers": 2, "prefetch_factor": 2, "cores": 2, "samples_per_second": found.samples_per_second,
              "wanted_samples_per_second": 4 * found.samples_per_second}  # fmt: skip
@@ -192,24 +165,28 @@ def scene(found, **more):
 
 
 BUSY = {"fetch": (0.01, 0.0095)}
+RESIZE = Stage("Resize", 0.03, 0.029)
 
 
 @pytest.mark.parametrize(
     "found, name",
     [
-        (costs(), "storage wait"),
-        (costs(**BUSY), "CPU in the dataset's __getitem__"),
-        (costs(transforms=(Stage("Resize", 0.03, 0.029), Stage("Flip", 0.001, 0.001))), "CPU in the transform Resize"),
-        (costs(fetch=(0.002, 0.002), collate=(0.02, 0.019)), "Python collate"),
-        (costs(fetch=(0.02, 0.005, 0.014)), "CPU in the dataset's __getitem__"),  # wants a core, does not wait
-        (costs(worker_batches=(100, 0)), "idle workers"),
-        (costs(worker_batches=(95, 5)), "shard imbalance"),
-        (costs(batch_walls=(0.01,) * 90 + (0.4,) * 10), "heavy tail"),
-        (costs(**BUSY, other_threads_cpu_seconds=0.008, threads_per_worker=8), "thread oversubscription"),
-        (costs(hand=(0.05, 0.05), tensors_per_batch=600, bytes_per_batch=40_000), "many small tensors"),
-        (costs(hand=(0.05, 0.05), pickled_bytes_per_batch=900_000.0), "pickled objects"),
-        (costs(hand=(0.05, 0.01), bytes_per_batch=40_000_000), "hand-over"),
-        (costs(main_seconds_per_batch=0.004, pickled_bytes_per_batch=900_000.0), "pickled objects"),
+        (costs_of(), "storage wait"),
+        (costs_of(**BUSY), "CPU in the dataset's __getitem__"),
+        (
+            costs_of(transforms=(Stage("Resize", 0.03, 0.029), Stage("Flip", 0.001, 0.001))),
+            "CPU in the transform Resize",
+        ),
+        (costs_of(fetch=(0.002, 0.002), collate=(0.02, 0.019)), "Python collate"),
+        (costs_of(fetch=(0.02, 0.005, 0.014)), "CPU in the dataset's __getitem__"),  # wants a core, does not wait
+        (costs_of(worker_batches=(100, 0)), "idle workers"),
+        (costs_of(worker_batches=(95, 5)), "shard imbalance"),
+        (costs_of(batch_walls=(0.01,) * 90 + (0.4,) * 10), "heavy tail"),
+        (costs_of(**BUSY, other_threads_cpu_seconds=0.008, threads_per_worker=8), "thread oversubscription"),
+        (costs_of(hand=(0.05, 0.05), tensors_per_batch=600, bytes_per_batch=40_000), "many small tensors"),
+        (costs_of(hand=(0.05, 0.05), pickled_bytes_per_batch=900_000.0), "pickled objects"),
+        (costs_of(hand=(0.05, 0.01), bytes_per_batch=40_000_000), "hand-over"),
+        (costs_of(main_seconds_per_batch=0.004, pickled_bytes_per_batch=900_000.0), "pickled objects"),
     ],
 )
 def test_each_sub_cause_from_its_numbers(found, name):
@@ -219,15 +196,15 @@ def test_each_sub_cause_from_its_numbers(found, name):
 
 
 def test_memory_pressure_comes_before_what_it_makes_slow():
-    assert causes.input_cause(scene(costs(), memory_pressure=0.4)).name == "memory pressure"
-    assert causes.input_cause(scene(costs(), memory_pressure=0.02)).name == "storage wait"
+    assert causes.input_cause(scene(costs_of(), memory_pressure=0.4)).name == "memory pressure"
+    assert causes.input_cause(scene(costs_of(), memory_pressure=0.02)).name == "storage wait"
 
 
 def test_advice_says_how_many_workers_and_what_the_cores_allow():
-    assert "num_workers to 8" in causes.input_cause(scene(costs())).next_step
-    computing = causes.input_cause(scene(costs(**BUSY)))
+    assert "num_workers to 8" in causes.input_cause(scene(costs_of())).next_step
+    computing = causes.input_cause(scene(costs_of(**BUSY)))
     assert "would take 7.6 cores and there are 2" in computing.evidence and "num_workers" not in computing.next_step
-    few = causes.input_cause(scene(costs(**BUSY), num_workers=1, cores=16))
+    few = causes.input_cause(scene(costs_of(**BUSY), num_workers=1, cores=16))
     assert few.next_step.startswith("raise num_workers to 8")
 
 
@@ -239,40 +216,40 @@ def alone(found, **more):
 
 
 def test_a_loader_without_workers_is_given_workers_first_where_its_stages_predict_a_gain():
-    busy = causes.input_cause(alone(costs(**BUSY)))
+    busy = causes.input_cause(alone(costs_of(**BUSY)))
     assert busy.next_step.startswith("give it workers: num_workers=2 would load up to 2 times as fast")
     assert "; then do the work of the dataset's __getitem__ once, offline" in busy.next_step
-    waiting = causes.input_cause(alone(costs()))
+    waiting = causes.input_cause(alone(costs_of()))
     assert waiting.next_step.startswith("give it workers: num_workers=4, since waiting takes no core")
-    single = causes.input_cause(alone(costs(**BUSY), cores=1))
+    single = causes.input_cause(alone(costs_of(**BUSY), cores=1))
     assert "give it workers" not in single.next_step  # one core cannot do two things at once
-    light = causes.input_cause(alone(costs(fetch=(0.0003, 0.0003), collate=(0.0001, 0.0001))))
+    light = causes.input_cause(alone(costs_of(fetch=(0.0003, 0.0003), collate=(0.0001, 0.0001))))
     assert "give it workers" not in light.next_step  # handing a batch over would cost as much as making it
 
 
 def test_what_is_to_be_done_offline_and_left_out_for_a_test_has_a_name_and_a_how():
-    resize = causes.input_cause(scene(costs(transforms=(Stage("Resize", 0.03, 0.029),))))
+    resize = causes.input_cause(scene(costs_of(transforms=(RESIZE,))))
     assert resize.next_step.startswith("do the work of the transform Resize once, offline")
     assert "Resize computes its first result once and returns that one every time" in resize.refuted_by
-    fetch = causes.input_cause(scene(costs(**BUSY)))
+    fetch = causes.input_cause(scene(costs_of(**BUSY)))
     assert "the dataset's __getitem__ once, offline" in fetch.next_step
     assert "__getitem__ loads its first sample once and returns that one for every index" in fetch.refuted_by
-    collate = causes.input_cause(scene(costs(fetch=(0.002, 0.002), collate=(0.02, 0.019))))
+    collate = causes.input_cause(scene(costs_of(fetch=(0.002, 0.002), collate=(0.02, 0.019))))
     assert "collate_fn makes its first batch once" in collate.refuted_by
 
 
 def test_asides():
-    slow = scene(costs(first_batch_seconds=3.0), foreign_share=0.5)
+    slow = scene(costs_of(first_batch_seconds=3.0), foreign_share=0.5)
     told = " ".join(causes.asides(slow))
     assert "first batch took 3 s" in told and "other programs used 1.0 of 2 cores" in told
-    assert causes.asides(scene(costs())) == ()
-    crowded = scene(costs(fetch=(0.02, 0.005, 0.014)), foreign_share=0.0)
+    assert causes.asides(scene(costs_of())) == ()
+    crowded = scene(costs_of(fetch=(0.02, 0.005, 0.014)), foreign_share=0.0)
     assert "more of them than cores" in causes.asides(crowded)[0]
 
 
 def test_costs_of_several_stretches_are_weighted_by_their_batches():
-    one = costs(fetch=(0.01, 0.01), worker_batches=(10, 0))
-    two = replace(costs(fetch=(0.04, 0.01), worker_batches=(0, 30)), batches=300, hand_over=None)
+    one = costs_of(fetch=(0.01, 0.01), worker_batches=(10, 0))
+    two = replace(costs_of(fetch=(0.04, 0.01), worker_batches=(0, 30)), batches=300, hand_over=None)
     both = merged([one, two])
     assert both.fetch.wall_seconds == pytest.approx((0.01 * 100 + 0.04 * 300) / 400)
     assert (both.worker_batches, both.batches, both.tensors_per_batch) == ((10, 30), 400, 1)
@@ -289,7 +266,7 @@ def start(loader=1000.0, step=500.0, combined=500.0, wait=0.0, sync=None, device
         for kind, r in rate_of.items()
     }
     lap = {"seconds": 1.0, "batches": 10, "next_seconds": wait, "step_seconds": 0.5, "transfer_seconds": 0.0}
-    return Start(runs, {kind: [lap] for kind in rate_of}, {"loader": [costs()]}, sync, None, 0.1, device, None)
+    return Start(runs, {kind: [lap] for kind in rate_of}, {"loader": [costs_of()]}, sync, None, 0.1, device, None)
 
 
 def test_a_diagnosis_states_rates_headroom_and_a_way_on():
@@ -308,7 +285,7 @@ def test_a_diagnosis_states_rates_headroom_and_a_way_on():
 
 def test_stages_of_a_sample_of_the_batches_are_told_as_such():
     def notes(detailed):
-        one = replace(start(), costs={"loader": [replace(costs(), batches_detailed=detailed)]})
+        one = replace(start(), costs={"loader": [replace(costs_of(), batches_detailed=detailed)]})
         return conclude([one, one], LoaderSettings(num_workers=2), 2).notes
 
     assert any("timed on 20 of 200 batches" in note for note in notes(10))

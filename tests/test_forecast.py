@@ -8,12 +8,12 @@ import pandas
 import pytest
 
 import workbench as wb
-from tests.scripted import probe_of, run_of
+from tests.scripted import costs_of, probe_of, run_of
 from workbench import lab
 from workbench.errors import SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory
-from workbench.measure.stage_costs import Stage, StageCosts
+from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.forecast import Forecast, forecast
 from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
 from workbench.tuning.results import Results
@@ -245,28 +245,7 @@ def test_a_sweep_without_a_rate_predicts_nothing():
 
 
 def stages_of(worker: float, cpu: float, main: float, starved: float = 0.0) -> StageCosts:
-    return StageCosts(
-        fetch=Stage("fetch", worker, cpu, starved),
-        transforms=(),
-        collate=Stage("collate", 0.0, 0.0),
-        hand_over=None,
-        worker_seconds_per_batch=worker,
-        worker_cpu_seconds_per_batch=cpu,
-        other_threads_cpu_seconds=0.0,
-        worker_busy_fraction=1.0,
-        main_seconds_per_batch=main,
-        queue_wait_seconds=0.0,
-        next_seconds=main,
-        pin_seconds=None,
-        bytes_per_batch=MB,
-        pickled_bytes_per_batch=None,
-        tensors_per_batch=1,
-        samples_per_batch=16.0,
-        batches=100,
-        batches_detailed=100,
-        seconds=1.0,
-        samples_per_second=16 / worker,
-    )
+    return costs_of((worker, cpu, starved), collate=(0.0, 0.0), main_seconds_per_batch=main, bytes_per_batch=MB)
 
 
 def test_costs_seen_inside_the_workers_take_the_place_of_guesses():

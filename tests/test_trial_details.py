@@ -13,9 +13,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests import made_up_sweeps as made_up
 from tests.made_up_sweeps import settings
+from tests.scripted import costs_of
 from workbench.errors import StoreError
 from workbench.measure.records import MemoryReading, run_from_json, to_json
-from workbench.measure.stage_costs import Stage, StageCosts
+from workbench.measure.stage_costs import Stage
 from workbench.measure.trial import measure
 from workbench.measure.watch import thinned
 from workbench.notebook import palette, still
@@ -30,29 +31,7 @@ READINGS = (
     MemoryReading(11.0, 300_000_000, 250_000_000),
     MemoryReading(12.5, 2 * 10**8),
 )
-COSTS = StageCosts(
-    fetch=Stage("fetch", 0.010, 0.001, 0.002),
-    transforms=(Stage("Resize", 0.020, 0.020),),
-    collate=Stage("collate", 0.001, 0.001),
-    hand_over=Stage("hand-over", 0.002, 0.002),
-    worker_seconds_per_batch=0.031,
-    worker_cpu_seconds_per_batch=0.024,
-    other_threads_cpu_seconds=0.0,
-    worker_busy_fraction=0.9,
-    main_seconds_per_batch=0.001,
-    queue_wait_seconds=0.02,
-    next_seconds=0.021,
-    pin_seconds=None,
-    bytes_per_batch=1000,
-    pickled_bytes_per_batch=100.0,
-    tensors_per_batch=1,
-    samples_per_batch=8.0,
-    batches=10,
-    batches_detailed=10,
-    seconds=1.0,
-    samples_per_second=80.0,
-    batch_walls=(0.03, 0.031),
-)
+COSTS = costs_of((0.010, 0.001, 0.002), transforms=(Stage("Resize", 0.020, 0.020),))
 
 
 def run_with(**more):
