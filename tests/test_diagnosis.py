@@ -173,10 +173,7 @@ RESIZE = Stage("Resize", 0.03, 0.029)
     [
         (costs_of(), "storage wait"),
         (costs_of(**BUSY), "CPU in the dataset's __getitem__"),
-        (
-            costs_of(transforms=(Stage("Resize", 0.03, 0.029), Stage("Flip", 0.001, 0.001))),
-            "CPU in the transform Resize",
-        ),
+        (costs_of(transforms=(RESIZE, Stage("Flip", 0.001, 0.001))), "CPU in the transform Resize"),
         (costs_of(fetch=(0.002, 0.002), collate=(0.02, 0.019)), "Python collate"),
         (costs_of(fetch=(0.02, 0.005, 0.014)), "CPU in the dataset's __getitem__"),  # wants a core, does not wait
         (costs_of(worker_batches=(100, 0)), "idle workers"),
