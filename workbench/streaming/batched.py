@@ -11,13 +11,12 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from workbench.errors import ResumeError, SettingsError
+from workbench.errors import SettingsError
 from workbench.streaming.leftovers import positions_of
-from workbench.streaming.position import Consumed, Place, merged, share_of
+from workbench.streaming.position import Consumed, Place, share_of
 from workbench.streaming.running import Running
 from workbench.streaming.spans import Spans, cut, united
-from workbench.streaming.stream import ShardStream
-from workbench.streaming.windows import Windows, check_made_alike
+from workbench.streaming.windows import Windows, check_made_alike, merged_at_windows
 
 Group = tuple[Sequence[int], int | None]
 """Numbers of the samples of one batch within their window, and the length to pad them to (None: their longest)."""
@@ -83,7 +82,7 @@ class BatchedStream(IterableDataset):
             ResumeError: A pass is running; the state was saved under other settings; or the source refuses its part.
         """
         self._running.refuse()
-        check_made_alike(state, "batching", self.batching(), type(self).__name__)
+        self._check(state)
         if "consumed" in state:
             self.source.load_state_dict(state)
             self._windows = Windows(self.source)
@@ -98,26 +97,22 @@ class BatchedStream(IterableDataset):
         Raises:
             ResumeError: The source is no ``ShardStream``; a state is missing; or they are of several moments.
         """
-        if not isinstance(self.source, ShardStream):
-            raise ResumeError(
-                f"Samples of a {type(self.source).__name__} cannot be split anew: resume with the numbers of workers "
-                "and ranks that the state was saved with, or batch a ShardStream."
-            )
-        for state in states:
-            check_made_alike(state, "batching", self.batching(), type(self).__name__)
-        identity = self.source.identity
-        places = [Place.from_dict(state["source"], identity) for state in states]
-        consumed = merged(places, identity, finished=finished)
+        places, consumed = merged_at_windows(
+            states, self.source, check=self._check, finished=finished, samples="Samples", verb="batch"
+        )
         spans = {epoch: list(held) for epoch, held in consumed.spans.items()}
         for state, place in zip(states, places, strict=True):
             if place.epoch in spans:
                 spans[place.epoch] += self._handed_out_of_window(place, state["given"])
         after = Consumed(consumed.epoch, {epoch: united(held) for epoch, held in spans.items()})
-        return {**after.as_dict(identity), "batching": self.batching()}
+        return {**after.as_dict(self.source.identity), "batching": self.batching()}
 
     def planned_state(self) -> dict[str, Any]:
         """The state before the next pass, for any number of ranks and workers."""
         return {**self.source.planned_state(), "batching": self.batching()}
+
+    def _check(self, state: Any) -> None:
+        check_made_alike(state, "batching", self.batching(), type(self).__name__)
 
     def _handed_out_of_window(self, place: Place, given: int) -> Spans:
         """Positions of the samples in the first ``given`` batches of the window that begins at ``place``."""

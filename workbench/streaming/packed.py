@@ -16,11 +16,11 @@ from workbench.errors import ResumeError, SettingsError
 from workbench.streaming.leftovers import Document, Leftover, own_leftovers, positions_of, what_is_left
 from workbench.streaming.order import shuffled
 from workbench.streaming.packing import Row, rows_of
-from workbench.streaming.position import Consumed, Place, merged, share_of
+from workbench.streaming.position import Consumed, Place, share_of
 from workbench.streaming.running import Running
 from workbench.streaming.spans import cut, size, united
 from workbench.streaming.stream import ShardStream
-from workbench.streaming.windows import Windows, check_made_alike
+from workbench.streaming.windows import Windows, check_made_alike, merged_at_windows
 
 NO_LABEL = -100
 """What ``torch.nn.functional.cross_entropy`` ignores unless told otherwise."""
@@ -119,7 +119,7 @@ class PackedStream(IterableDataset):
             ResumeError: A pass is running; the state was saved under other packing; or the source refuses its part.
         """
         self._running.refuse()
-        check_made_alike(state, "packing", self._packing(), "PackedStream")
+        self._check(state)
         left = [tuple(one) for one in json.loads(state["left"])]
         if "consumed" in state:
             self.source.load_state_dict(state)
@@ -138,16 +138,9 @@ class PackedStream(IterableDataset):
         Raises:
             ResumeError: The source is no ``ShardStream``; a state is missing; or they are of several moments.
         """
-        if not isinstance(self.source, ShardStream):
-            raise ResumeError(
-                f"Documents of a {type(self.source).__name__} cannot be split anew: resume with the numbers of workers "
-                "and ranks that the state was saved with, or pack a ShardStream."
-            )
-        for state in states:
-            check_made_alike(state, "packing", self._packing(), "PackedStream")
-        identity = self.source.identity
-        places = [Place.from_dict(state["source"], identity) for state in states]
-        consumed = merged(places, identity, finished=finished)
+        places, consumed = merged_at_windows(
+            states, self.source, check=self._check, finished=finished, samples="Documents", verb="pack"
+        )
         if len({place.epoch for place in places}) > 1:
             raise ResumeError("Some ranks were in the next epoch already: load states that all saved in one epoch.")
         spans, left = list(consumed.spans.get(consumed.epoch, ())), []
@@ -156,13 +149,16 @@ class PackedStream(IterableDataset):
             spans += done
             left += rest
         after = Consumed(consumed.epoch, {consumed.epoch: united(spans)})
-        return {**after.as_dict(identity), "left": json.dumps(sorted(left)), "packing": self._packing()}
+        return {**after.as_dict(self.source.identity), "left": json.dumps(sorted(left)), "packing": self._packing()}
 
     def planned_state(self) -> dict[str, Any]:
         """The state before the next pass, for any number of ranks and workers."""
         planned = self.source.planned_state()
         left = self._left_by_epoch.get(planned["epoch"], [])
         return {**planned, "left": json.dumps(left), "packing": self._packing()}
+
+    def _check(self, state: Any) -> None:
+        check_made_alike(state, "packing", self._packing(), "PackedStream")
 
     def _left_by(self, state: Mapping[str, Any], place: Place) -> tuple[list[tuple[int, int]], list[Leftover]]:
         """What one worker was through with, and what it left of documents that it had begun."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from workbench.errors import ResumeError
+from workbench.streaming.position import Consumed, Place, merged
+from workbench.streaming.stream import ShardStream
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,39 @@ class Windows:
 
     def _source_state(self) -> dict[str, Any] | None:
         return self.source.state_dict() if self.resumable else None
+
+
+def merged_at_windows(
+    states: Sequence[Mapping[str, Any]],
+    source: Any,
+    *,
+    check: Callable[[Mapping[str, Any]], None],
+    finished: bool,
+    samples: str,
+    verb: str,
+) -> tuple[list[Place], Consumed]:
+    """Where the window of each state began, and what of the source was consumed by then; windows are not looked into.
+
+    Args:
+        states: Of all workers of all ranks.
+        source: What the stream reads.
+        check: Refuses a state of a stream that makes something else of windows.
+        finished: Every rank had already ended the epoch.
+        samples: What the stream calls the samples of its source, as a sentence begins.
+        verb: What it does with them.
+
+    Raises:
+        ResumeError: The source is no ``ShardStream``; a state is missing or refused; or they are of several moments.
+    """
+    if not isinstance(source, ShardStream):
+        raise ResumeError(
+            f"{samples} of a {type(source).__name__} cannot be split anew: resume with the numbers of workers and "
+            f"ranks that the state was saved with, or {verb} a ShardStream."
+        )
+    for state in states:
+        check(state)
+    places = [Place.from_dict(state["source"], source.identity) for state in states]
+    return places, merged(places, source.identity, finished=finished)
 
 
 class _Counted:
