@@ -6,7 +6,8 @@ For each loader, stated rates and plain loops alternate in one run, since machin
 would write: `for batch in loader`, in a process of its own that has imported torch, counting samples over a stretch
 of at least 2 s and 60 batches after a warm-up. The long-run rate of a loader is the mean of all its plain loops; a
 stated interval holds when it contains that rate. The cost of sampling memory is processor time of the process that
-reads it, over the time of the windows. `--record` keeps every repeat; given again, it goes on where it stopped.
+watches the trial while windows are timed, over what all cores of the trial had to give. `--record` keeps every repeat;
+given again, it goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from workbench.measure.result import TrialResult
 from workbench.measure.trial import TrialPlan, TrialServer
 
 STARTS = 4
-MEASURE_SECONDS = 0.75
+MEASURE_SECONDS, MAX_MEASURE_SECONDS = 0.75, 2.0
 PLAIN_SECONDS = 2.0
 PLAIN_WARMUP_SECONDS = 0.5
 PLAIN_BATCHES = 60
@@ -169,6 +170,7 @@ def repeats_of(name: str, first: int, end: int) -> Iterator[Repeat]:
 def _plan(seed: int) -> TrialPlan:
     return TrialPlan(
         measure_seconds=MEASURE_SECONDS,
+        max_measure_seconds=MAX_MEASURE_SECONDS,
         seed=seed,
         check_data=False,
         measure_edge=False,
@@ -177,9 +179,10 @@ def _plan(seed: int) -> TrialPlan:
     )
 
 
-def _sampling_share(run: TrialRun) -> float:
-    """CPU seconds of one core that the warden's sampling took, over the seconds of the windows it was taken in."""
-    return (run.memory.sampling_seconds or 0.0) / sum(w.seconds for w in run.windows)
+def _sampling_share(run: TrialRun, cores: int) -> float | None:
+    """CPU seconds that watching took while windows were timed, over what all cores had to give meanwhile."""
+    spent, seconds = run.memory.sampling_seconds, run.memory.sampled_seconds
+    return spent / seconds / cores if spent is not None and seconds else None
 
 
 def row_of(name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
@@ -193,6 +196,7 @@ def row_of(name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
     plains = [one.plain for one in repeats]
     rates = [result.estimate.samples_per_second for result in stated]
     truth = statistics.fmean(plains)
+    shares = [share for run in runs if (share := _sampling_share(run, repeats[0].cores)) is not None]
     held = [result.estimate.low <= truth <= result.estimate.high for result in stated]
     return {
         "loader": name,
@@ -204,7 +208,7 @@ def row_of(name: str, repeats: Sequence[Repeat]) -> dict[str, Any]:
         "stated_spread": statistics.stdev(rates) / statistics.fmean(rates) if len(rates) > 1 else None,
         "plain_spread": statistics.stdev(plains) / truth if len(plains) > 1 else None,
         "overhead_seconds": statistics.median(r.overhead_seconds for r in runs if r.overhead_seconds is not None),
-        "sampling_share_of_a_core": statistics.median(_sampling_share(run) for run in runs),
+        "sampling_share": statistics.median(shares) if shares else None,
         "noisy_runs": statistics.fmean(run.noisy for run in runs),
         "long_run_samples_per_second": truth,
     }
@@ -247,12 +251,15 @@ def main() -> None:
 def _line(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{row['loader']:10} failed: {row['failed']}"
+    sampling = (
+        "sampling unknown" if row["sampling_share"] is None else f"sampling {row['sampling_share']:.2%} of all cores"
+    )
     return (
         f"{row['loader']:10} stated/plain {row['stated_over_plain']:.3f}  "
         f"coverage {row['coverage']:.0%} of {row['repeats']}  "
         f"± {row['half_width']:.1%}  spread {row['stated_spread'] or 0:.1%}, plain {row['plain_spread'] or 0:.1%}  "
         f"overhead {row['overhead_seconds']:.2f} s  "
-        f"sampling {row['sampling_share_of_a_core']:.2%} of a core  noisy {row['noisy_runs']:.0%}  "
+        f"{sampling}  noisy {row['noisy_runs']:.0%}  "
         f"{row['long_run_samples_per_second']:,.0f}/s"
     )
 

@@ -66,7 +66,8 @@ class Memory:
         growth_established: Whether the growth exceeds what start-up noise explains over enough samples; None when
             there were not two readings.
         peak_descriptors: Most open descriptors of any one process of the tree.
-        sampling_seconds: CPU time that reading memory took, outside the timed process.
+        sampling_seconds: CPU time that the watching process took while windows were timed.
+        sampled_seconds: How long that was.
     """
 
     peak_pss_bytes: int | None = None
@@ -85,6 +86,7 @@ class Memory:
     growth_established: bool | None = None
     peak_descriptors: int | None = None
     sampling_seconds: float | None = None
+    sampled_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Watch:
         self._start_seconds, self._phase_at = 0.0, self._begun
         self._shm_now = 0
         self._busy_threads: list[int] = []
-        self._sampling_seconds = 0.0
+        self._sampling_seconds = self._sampled_seconds = 0.0
         self.pid: int | None = None
         self.windows: list[Window] = []
         self.output = Output()
@@ -204,7 +204,6 @@ class Watch:
 
     def tick(self, pids: list[int], server: int | None, spent: float) -> None:
         """Follows the tree cheaply: RSS, processor time, threads, and the two memory limits."""
-        begun = time.thread_time()
         self.follow_progress()
         reading = memory.read(pids)
         self._over_time.append(MemoryReading(reading.at_seconds, reading.rss_bytes))
@@ -218,7 +217,6 @@ class Watch:
             self._peak_descriptors = max(self._peak_descriptors, descriptors)
             self._shm_at = reading.at_seconds
         self._guard(reading, pids, server)
-        self._sampling_seconds += time.thread_time() - begun
 
     def _follow_processor(self, reading: memory.Reading, warden_seconds: float) -> None:
         if self._last is not None:
@@ -229,7 +227,11 @@ class Watch:
             if self.phase == "measure":
                 self._busy_threads.append(_busiest(spent, reading.at_seconds - self._last.at_seconds, self.pid))
             busy = reading.busy_seconds - self._last.busy_seconds
-            self._foreign += busy - own - (warden_seconds - self._warden_spent)
+            watching = warden_seconds - self._warden_spent
+            self._foreign += busy - own - watching
+            if self.phase == "measure" and self._last.at_seconds >= self._phase_at:
+                self._sampling_seconds += watching
+                self._sampled_seconds += reading.at_seconds - self._last.at_seconds
         self._warden_spent = warden_seconds
         self._last = reading
         self._readings.append((reading.at_seconds, self._foreign))
@@ -261,7 +263,6 @@ class Watch:
             server: The process it was forked from, if any.
             taken: `samples` and `batches` since the present workers started, and how many `workers` there are.
         """
-        begun = time.thread_time()
         cost = memory.exact_cost(pids, server)
         # What came and went since the last exact reading, had it been private memory.
         swing = max(0, self._rss_since_cost - cost.rss_bytes) if self._base is not None or self._costs else 0
@@ -280,7 +281,6 @@ class Watch:
         self._peak_descriptors = max(self._peak_descriptors, cost.descriptors)
         self._peak_shm = max(self._peak_shm, cost.shm_bytes)
         self._peak_rss = max(self._peak_rss, cost.rss_bytes)
-        self._sampling_seconds += time.thread_time() - begun
         ceiling = self._limits["memory_bytes"]
         if ceiling is not None and cost.cost_bytes > ceiling:
             self.ended = self.ended or "memory"
@@ -377,6 +377,7 @@ class Watch:
             growth_most_ahead_bytes=found.most_ahead_bytes if found else None,
             peak_descriptors=self._peak_descriptors or None,
             sampling_seconds=self._sampling_seconds,
+            sampled_seconds=self._sampled_seconds,
         )
 
 
