@@ -73,6 +73,11 @@ def seconds(value: float | None) -> str:
     return UNKNOWN
 
 
+def chosen(seconds_: float) -> str:
+    """A duration that a person gave, with no digit that they did not: "45 s", "0.5 s", "1 min 30 s"."""
+    return f"{seconds_:g} s" if seconds_ < 60 else seconds(seconds_)
+
+
 def about(seconds_: float) -> str:
     """A duration that is only estimated, rounded up so that no one waits longer: "40 s", "3 min", "1 h 20 min"."""
     if seconds_ <= 60:

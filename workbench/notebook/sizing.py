@@ -37,7 +37,7 @@ def size_html(
     starts = strategy_named(limits.strategy).runs_left(Progress(found.settings, current=found.current))
     budget = limits.budget_seconds
     limits.memory_limit_bytes  # noqa: B018  raises where the text is no size
-    cut = f" The budget ends it after {formatting.seconds(budget)}." if budget is not None else ""
+    cut = f" The budget ends it after {formatting.chosen(budget)}." if budget is not None else ""
     size = formatting.count(len(found.settings), "settings", "settings")
     yours = ", yours among them" if found.current is not None else ""
     took = BASIS_WORDS[start.basis].format(formatting.seconds(start.seconds))
