@@ -124,7 +124,7 @@ class _Run:
         self._step(self._cached[0][0])
         finish()
         samples = steps = 0
-        cpu, waited = time.thread_time(), starved()
+        waited = starved()
         begun = now = time.perf_counter()
         while now - begun < self._seconds or steps < ROUNDS * len(self._cached):
             batch, count = self._cached[steps % len(self._cached)]
@@ -133,8 +133,7 @@ class _Run:
         on_host = now - begun
         finish()
         seconds = time.perf_counter() - begun
-        return Lap(begun, seconds, steps, samples, step_seconds=on_host, step_cpu_seconds=time.thread_time() - cpu,
-                   starved_seconds=starved() - waited)  # fmt: skip
+        return Lap(begun, seconds, steps, samples, step_seconds=on_host, starved_seconds=starved() - waited)
 
     def _reported(self, kind: str, lap: Lap, costs: dict[str, Any] | None) -> dict[str, Any]:
         """Also told to the warden, which labels it with what other programs used meanwhile."""

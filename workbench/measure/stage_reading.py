@@ -54,10 +54,8 @@ class Lap:
         samples: Samples in them.
         next_seconds: Wall time in `next()`.
         next_cpu_seconds: CPU of the main thread there.
-        longest_next_seconds: The longest single wait.
         transfer_seconds: Wall time of moving batches to the device, on the host.
         step_seconds: Wall time in the step, on the host.
-        step_cpu_seconds: CPU of the main thread there.
         starved_seconds: Time for which the main thread had no core.
         edges: Epochs that ended in it.
         whole_seconds: Length before it was cut to whole cycles (see `whole_cycles`).
@@ -69,10 +67,8 @@ class Lap:
     samples: int
     next_seconds: float = 0.0
     next_cpu_seconds: float = 0.0
-    longest_next_seconds: float = 0.0
     transfer_seconds: float = 0.0
     step_seconds: float = 0.0
-    step_cpu_seconds: float = 0.0
     starved_seconds: float = 0.0
     edges: int = 0
     whole_seconds: float = 0.0
@@ -105,7 +101,6 @@ class Tap:
         if given is None:
             self._stream.count = make_counter(self.batch, task["batch_size_hint"])
             self._stream.samples = self._stream.count(self.batch)
-        self.first_samples = self._stream.samples
         self._starved = Starvation()
         self._slow_rounds_come = False
 
@@ -149,7 +144,7 @@ class Tap:
         stream, clock, cpu = self._stream, time.perf_counter, time.thread_time
         if finish is not None:
             finish()
-        spent = [0.0] * 6  # next, its CPU, longest, transfer, step, its CPU
+        spent = [0.0] * 4  # next, its CPU, transfer, step
         edges, samples, batches, starved = stream.epochs_ended, stream.samples, 0, self._starved()
         begun = now = clock()
         marks, look_at = [(begun, 0, samples, *spent)], begun + seconds
@@ -159,19 +154,17 @@ class Tap:
             after_cpu, after = cpu(), clock()
             spent[0] += after - now
             spent[1] += after_cpu - spent_cpu
-            spent[2] = max(spent[2], after - now)
             batches += 1
             batch, now = self.batch, after
             if transfer is not None:
                 batch = transfer(batch)
                 now = clock()
-                spent[3] += now - after
+                spent[2] += now - after
             if step is not None:
-                before, before_cpu = now, cpu()
+                before = now
                 step(batch)
                 now = clock()
-                spent[4] += now - before
-                spent[5] += cpu() - before_cpu
+                spent[3] += now - before
             if batches % self.round == 0:
                 marks.append((now, batches, stream.samples, *spent))
                 look = now >= look_at and now - begun < LONGEST_TIMES * seconds
@@ -184,7 +177,6 @@ class Tap:
             if first == 0:  # from an idle device to an idle one; cut ends have it equally far behind
                 marks[-1] = (clock(), *marks[-1][1:])
         counted = [b - a for a, b in zip(marks[first], marks[last], strict=True)]
-        counted[5] = spent[2]  # the longest wait is no sum
         return Lap(marks[first][0], *counted, starved_seconds=self._starved() - starved,
                    edges=stream.epochs_ended - edges, whole_seconds=marks[-1][0] - begun)  # fmt: skip
 
