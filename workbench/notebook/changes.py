@@ -21,19 +21,6 @@ def changes(before: Any, after: Any) -> list[Change] | None:
     return found
 
 
-def apply(value: Any, found: list[Change]) -> None:
-    """Carries out `changes` in place, as the view in the browser does."""
-    for change in found:
-        node = value
-        for step in change["path"][:-1]:
-            node = node[step]
-        last = change["path"][-1]
-        if isinstance(node, list) and last == len(node):
-            node.append(change["value"])
-        else:
-            node[last] = change["value"]
-
-
 def _compare(before: Any, after: Any, path: list[Any], found: list[Change]) -> bool:
     """False when this part cannot be changed in place, or not shortly; its parent then assigns it whole."""
     if isinstance(after, dict):

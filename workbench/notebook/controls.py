@@ -192,7 +192,6 @@ def labelled(label: str, field: Any) -> Any:
     """The field with its label, as all fields of a panel have it."""
     field.description = label
     field.style.description_width = "auto"
-    field.add_class("wb-field")
     return field
 
 

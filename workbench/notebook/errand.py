@@ -25,7 +25,6 @@ class Errand:
         job: Called in the thread with the server and the control; it emits what it finds through the latter.
         samples_per_batch: As for `TrialServer`.
         server_factory: Stands in for `TrialServer`.
-        fresh: Whether trials start an interpreter of their own, as for `TrialServer`.
 
     Attributes:
         error: What ended it, unless that was `stop`.

@@ -116,7 +116,7 @@ def _over_time(trial: Any) -> str:
     if not info.lines:
         return ""
     drawn = still.svg(memory_over_time_figure(info, palette.EITHER), MEMORY_WIDTH, MEMORY_HEIGHT)
-    return f'<div class="wb-picture">{drawn}</div>'
+    return f"<div>{drawn}</div>"
 
 
 def _stages(trial: Any) -> str:

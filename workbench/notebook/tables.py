@@ -38,6 +38,8 @@ LEAST_IMPORTANT_FIRST = ("RSS", "cores", "epoch edge", "batch, p50 / p95", "firs
 GAP = 2  # spaces between the columns of plain text
 SHORTEST_SETTINGS = 20  # characters that settings have however narrow the table may be
 LINES_OF_A_REASON = 3  # below its settings
+LONGEST_REASON = 300  # characters
+MARKDOWN_ROWS = 30
 ROOM_FOR_A_REASON = 40  # characters beside a settings from which on its reason can be read there
 
 
@@ -145,17 +147,17 @@ def shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, max(width, 2), placeholder=" …") if " " in text[:width] else text[: width - 1] + "…"
 
 
-def markdown_table(results: Results, *, limit: int = 30) -> str:
-    """The trials as a Markdown table, best first, at most `limit` rows."""
+def markdown_table(results: Results) -> str:
+    """The trials as a Markdown table, best first, at most `MARKDOWN_ROWS` of them."""
     rows = ordered(results)
     header = ["settings", *(column.heading for column in COLUMNS), "status"]
     lines = [header, ["---", *["---:"] * len(COLUMNS), "---"]]
-    for _, trial in rows[:limit]:
+    for _, trial in rows[:MARKDOWN_ROWS]:
         mark = " **recommended**" if trial.settings == results.best else ""
         told = STATUS_WORDS[trial.status] + (f": {trial.reason}" if trial.reason else "")
         lines.append([trial.settings.describe() + mark, *(column.text(trial) for column in COLUMNS), told])
     text = "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
-    return text + (f"\n\nand {len(rows) - limit} more" if len(rows) > limit else "")
+    return text + (f"\n\nand {len(rows) - MARKDOWN_ROWS} more" if len(rows) > MARKDOWN_ROWS else "")
 
 
 def badges(trial: Any, best: Any, current: Any) -> Sequence[str]:
@@ -204,9 +206,9 @@ def _pair(trial: Any) -> str:
     return f"{formatting.seconds(trial.batch_seconds_p50)} / {formatting.seconds(trial.batch_seconds_p95)}"
 
 
-def _first_line(text: str, most: int = 300) -> str:
+def _first_line(text: str) -> str:
     first = next(iter(text.splitlines()), "")
-    return first if len(first) <= most else first[: most - 1] + "…"
+    return first if len(first) <= LONGEST_REASON else first[: LONGEST_REASON - 1] + "…"
 
 
 def _markdown_cell(text: str) -> str:
