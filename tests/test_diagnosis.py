@@ -382,7 +382,6 @@ def asked(tmp_path_factory):
 
 
 TWENTY = {"device_seconds": 0.020}
-ONE_SHARD = {"shards": 1, "storage_seconds": 0.004}
 SYNC = {"launch_seconds": 0.010, "device_seconds": 0.020}
 WAITS = {"storage_seconds": 0.0005}  # a rate of its own that other programs leave alone
 COPIED = {"copy_seconds": 0.030, "device_seconds": 0.060}

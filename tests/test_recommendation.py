@@ -14,7 +14,7 @@ from workbench.tuning.ranking import passed_over, rank
 from workbench.tuning.results import Results
 from workbench.tuning.trials import trials_of
 
-W0, W1, W2, W4, W8 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4, 8))
+W0, W1, W2, W4 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4))
 MB = 1_000_000
 TWO_CORES = {"usable_cores": 2.0}
 

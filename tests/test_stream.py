@@ -138,7 +138,6 @@ def united_path(path) -> list[int]:
 
 # ------------------------------------------------------------------------------------------- exactly once, by property
 
-Leg = tuple[int, int, int, int, int]
 legs = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 12), st.integers(1, 4), st.integers(1, 5)),
     min_size=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,6 @@ def prepare_layouts(
         manifest = done.manifest
         prepared.append(PreparedLayout(name, root / name, manifest.samples, manifest.bytes, digest, seconds))
     return tuple(prepared)
-
-
-def as_records(prepared: Sequence[PreparedLayout]) -> list[dict[str, Any]]:
-    """Prepared layouts as plain values, for a table or a chart."""
-    return [{**asdict(one), "path": str(one.path)} for one in prepared]
 
 
 def _costs(root: Path) -> dict[str, dict[str, Any]]:

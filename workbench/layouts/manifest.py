@@ -158,12 +158,9 @@ def hash_file(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def file_entry(root: Path, path: Path, *, hashed: bool = True) -> FileEntry:
-    """The entry of a file under ``root``, with its checksum unless ``hashed`` is False."""
-    relative = path.relative_to(root).as_posix()
-    if not hashed:
-        return FileEntry(relative, path.stat().st_size)
-    return FileEntry(relative, *hash_file(path))
+def file_entry(root: Path, path: Path) -> FileEntry:
+    """The entry of a file under ``root``, with its checksum."""
+    return FileEntry(path.relative_to(root).as_posix(), *hash_file(path))
 
 
 def digest_of(value: Any) -> str:

@@ -11,8 +11,6 @@ from workbench.measure.digests import DIGEST_BYTES
 Columns = dict[str, bytes]
 """One batch: by leaf, the digests of its samples, 8 bytes each (see ``workbench.measure.digests``)."""
 
-WHOLE_BATCHES = ""
-"""Stands for the stable leaves where there is none: batches are then compared by their number of samples."""
 _SHOWN = 5
 
 

@@ -50,14 +50,14 @@ def _worth_a_start(settings: LoaderSettings, progress: Progress, limits: Grid) -
     return estimate.in_run_only or estimate.half_width > limits.target_half_width
 
 
-def _shuffled_round(wanted: list[LoaderSettings], progress: Progress, measure_share: float = 1.0) -> Round:
+def _shuffled_round(wanted: list[LoaderSettings], progress: Progress) -> Round:
     """Those of `wanted` that have fewest starts, shuffled, with the current settings first and again in between."""
     others = [one for one in wanted if one != progress.current]
     level = min((progress.starts(one) for one in others), default=0)
     due = [one for one in others if progress.starts(one) == level]
     random.Random(f"{progress.seed}/{level}").shuffle(due)
     due += [progress.current] if not due and progress.current in wanted else []
-    return Round(_with_baseline(due, progress), measure_share)
+    return Round(_with_baseline(due, progress))
 
 
 def _with_baseline(due: list[LoaderSettings], progress: Progress) -> tuple[LoaderSettings, ...]:
