@@ -43,8 +43,8 @@ class Passes:
     Up to 32 ranks may do so at a time.
     """
 
-    def __init__(self) -> None:
-        self._epoch = 0
+    def __init__(self, epoch: int = 0) -> None:
+        self._epoch = epoch
         self._table = _shared_zeros(torch.int64, RANKS_A_HOST, MOST_WORKERS + 1, 5)
         self._of_spans = _shared_zeros(torch.int64, RANKS_A_HOST, 3)
         self._spans = _shared_zeros(torch.uint8, RANKS_A_HOST, BYTES_OF_SPANS)
