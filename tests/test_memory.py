@@ -11,8 +11,8 @@ import pytest
 
 from workbench.measure import memory
 from workbench.measure.growth import Held, growth
+from workbench.measure.output import Output
 from workbench.measure.plan import floor_bytes
-from workbench.measure.watch import Output
 
 ROLLUP = """55d0-7ffd ---p 00000000 00:00 0    [rollup]
 Rss:               2000 kB

@@ -22,8 +22,9 @@ from dataclasses import asdict
 from typing import Any
 
 from workbench.measure import memory
+from workbench.measure.output import Output
 from workbench.measure.processes import become_subreaper, kill_descendants, reap
-from workbench.measure.watch import Output, Watch
+from workbench.measure.watch import Watch
 
 TICK_SECONDS = 0.2
 """How often the tree is looked at. At 10 Hz, RSS and processor time of three processes took 1 % of a core."""

@@ -16,18 +16,16 @@ from typing import Any
 
 from workbench.measure import memory
 from workbench.measure.growth import Held, growth
+from workbench.measure.output import Output
 from workbench.measure.records import Memory, MemoryReading, Window
 from workbench.measure.statistics import in_run_precision, used_windows
 
 PROGRESS_FILE = "progress"
 """In the trial's temporary folder: the number of batches it has taken, 8 bytes in native order."""
-OUTPUT_KEPT_BYTES = 32 << 10
-"""Of what a trial prints, this much of the beginning and as much of the end is kept."""
 STARTS_OF_SILENCE = 4.0
 """A silence is no hang before it lasts this many times what starting the loader took: an epoch may start it anew."""
 CLUE_SILENCE_SECONDS = 3.0
 """Silence after which a trial is given up whose output already says why its next batch will never come."""
-CLUES = (b"Too many open files", b"PicklingError", b"cannot pickle", b"Can't pickle", b"can't pickle", b", in _feed\n")
 BATCHES_MAPPED = 2
 """Batches that one process has mapped at once at most: the one that it hands over or holds, and the next."""
 SHM_EVERY_SECONDS = 0.5
@@ -38,34 +36,6 @@ BUSY_PATIENCE = 2.0
 """While other programs keep the cores busy, a run waits for quiet this many times its least length, no longer."""
 BUSY_SHARE = 0.005
 """A thread that runs for more than this share of the time counts as busy."""
-
-
-class Output:
-    """The beginning and the end of any amount of output."""
-
-    def __init__(self) -> None:
-        self._head, self._tail, self.total = bytearray(), bytearray(), 0
-
-    def drain(self, fd: int) -> None:
-        """Takes everything that can be read from a non-blocking descriptor now."""
-        with contextlib.suppress(BlockingIOError, OSError):
-            while data := os.read(fd, 1 << 16):
-                self.total += len(data)
-                room = OUTPUT_KEPT_BYTES - len(self._head)
-                self._head += data[:room] if room > 0 else b""
-                self._tail = (self._tail + data[max(0, room) :])[-OUTPUT_KEPT_BYTES:]
-                if len(data) < 1 << 16:
-                    break
-
-    def text(self) -> str:
-        """What is kept, with a line that says how much is missing."""
-        missing = self.total - len(self._head) - len(self._tail)
-        gap = f"\n... {missing:,} bytes not kept ...\n".encode() if missing > 0 else b""
-        return bytes(self._head + gap + self._tail).decode("utf-8", "replace")
-
-    def has_clue(self) -> bool:
-        """Whether it names a fault after which torch waits for ever."""
-        return any(clue in self._tail or clue in self._head for clue in CLUES)
 
 
 class Watch:
@@ -347,9 +317,7 @@ class Watch:
             "memory_over_time": [asdict(reading) for reading in thinned(self._over_time)],
             "cpu_cores_used": self._cores_used(),
             "peak_threads": self._peak_threads or None,
-            "busy_threads": sorted(self._busy_threads)[3 * len(self._busy_threads) // 4]
-            if self._busy_threads
-            else None,
+            "busy_threads": _upper_quartile(self._busy_threads),
             "output": self.output.text(),
             "output_bytes": self.output.total,
             "available_bytes": memory.available_bytes(),
