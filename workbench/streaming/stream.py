@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-import numpy as np
-import torch
 import torch.distributed as distributed
 from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
@@ -17,6 +15,7 @@ from workbench.errors import ResumeError, SettingsError
 from workbench.streaming.order import ORDER_VERSION, EpochOrder, Segment
 from workbench.streaming.passes import Passes
 from workbench.streaming.position import Consumed, Identity, Place, merged, share_of
+from workbench.streaming.reading import gathered_along, read_along
 from workbench.streaming.running import Running
 from workbench.streaming.shards import GatheringShards, as_shards, digest
 from workbench.streaming.spans import Spans, cut, size
@@ -149,7 +148,7 @@ class ShardStream(IterableDataset):
 
     def samples_at(self, epoch: int, path: Spans) -> Iterator[Any]:
         """The samples at the positions of ``path`` in the order of ``epoch``; no state follows them."""
-        return self._read(self._segments(epoch, path))
+        return read_along(self.shards, self._segments(epoch, path), self.transform)
 
     def place(self) -> Place | None:
         """Where the pass that was begun last had begun; None before the first."""
@@ -299,28 +298,13 @@ class ShardStream(IterableDataset):
             yield segment
 
     def _samples(self, segments: Iterator[Segment]) -> Iterator[Any]:
-        for sample in self._read(segments):
+        for sample in read_along(self.shards, segments, self.transform):
             self._taken += 1
             yield sample
 
-    def _read(self, segments: Iterator[Segment]) -> Iterator[Any]:
-        transform = self.transform or _unchanged
-        shard, row, reader = -1, -1, iter(())
-        for segment in segments:
-            if (shard, row) != (segment.shard, segment.begin):
-                reader = iter(self.shards.read(segment.shard, segment.begin))
-            shard, row = segment.shard, segment.end
-            if segment.rows is None:
-                for _ in range(len(segment)):
-                    yield transform(next_of(reader, shard, row))
-            else:
-                held = [next_of(reader, shard, row) for _ in range(segment.end - segment.begin)]
-                for at in segment.rows.tolist():
-                    yield transform(held[at])
-
     def _collated(self, segments: Iterator[Segment]) -> Iterator[Any]:
         collate, batch = self.collate or default_collate, []
-        for sample in self._read(segments):
+        for sample in read_along(self.shards, segments, self.transform):
             batch.append(sample)
             if len(batch) == self.batch_size:
                 self._taken += len(batch)
@@ -331,25 +315,10 @@ class ShardStream(IterableDataset):
             yield collate(batch)
 
     def _gathered(self, segments: Iterator[Segment]) -> Iterator[Any]:
-        gather, wanted = self.shards.gather, self.batch_size
-        transform = self.transform or _unchanged
-        pieces, held = [], 0
-        for segment in segments:
-            rows = None if segment.rows is None else segment.rows + segment.begin
-            at, count = 0, len(segment)
-            while at < count:
-                take = min(wanted - held, count - at)
-                first = segment.begin + at
-                piece = slice(first, first + take) if rows is None else rows[at : at + take]
-                pieces.append(gather(segment.shard, piece))
-                at, held = at + take, held + take
-                if held == wanted:
-                    self._taken += wanted
-                    yield transform(_joined(pieces))
-                    pieces, held = [], 0
-        if pieces and not self.drop_last:
-            self._taken += held
-            yield transform(_joined(pieces))
+        for batch, count in gathered_along(self.shards, segments, self.batch_size):
+            if count == self.batch_size or not self.drop_last:
+                self._taken += count
+                yield batch if self.transform is None else self.transform(batch)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ranks": self._ranks_to_ship()}
@@ -358,23 +327,6 @@ class ShardStream(IterableDataset):
         """A spawned worker has no process group of its own: it is told the ranks of this one."""
         in_group = distributed.is_available() and distributed.is_initialized()
         return self.ranks() if in_group and self._ranks is None else self._ranks
-
-
-def next_of(reader: Iterator[Any], shard: int, end: int) -> Any:
-    """The next sample, or an error that says what the shard promised.
-
-    Raises:
-        ResumeError: The shard ended early.
-    """
-    for sample in reader:
-        return sample
-    raise ResumeError(f"Shard {shard} ended before row {end}: it holds fewer samples than its count says; verify it.")
-
-
-def _joined(pieces: list[Any]) -> Any:
-    if len(pieces) == 1:
-        return pieces[0]
-    return torch.cat(pieces) if isinstance(pieces[0], torch.Tensor) else np.concatenate(pieces)
 
 
 def _short(fingerprint: str) -> str:
@@ -407,7 +359,3 @@ def _check(
 def _named(seat: Seat) -> str:
     where = f"worker {seat.worker} of {seat.num_workers}" if seat.num_workers else "the process itself (0 workers)"
     return f"{where} on rank {seat.rank} of {seat.world_size}"
-
-
-def _unchanged(sample: Any) -> Any:
-    return sample
