@@ -29,8 +29,9 @@ from workbench.notebook import before_after, diagnosis_watch, trace_view
 from workbench.notebook.bars import Bar, Part, bars_html, picture
 from workbench.notebook.diagnosis_choices import TimedStep, step_from
 from workbench.notebook.diagnosis_line import DiagnosisLine
-from workbench.notebook.diagnosis_panel import MOVED, DiagnosisPanel
+from workbench.notebook.diagnosis_panel import DiagnosisPanel
 from workbench.notebook.diagnosis_watch import Examined, headline, taken_in
+from workbench.notebook.succession import MOVED
 
 KINDS = ("loader", "step", "combined")
 

@@ -31,6 +31,7 @@ from workbench.notebook import changes, charts, durations, figures, gallery, pan
 from workbench.notebook.live import LiveChart, plotly_gzipped
 from workbench.notebook.panel import TuningPanel
 from workbench.notebook.pump import Pump
+from workbench.notebook.succession import MOVED
 from workbench.tuning.export import load_settings
 from workbench.tuning.results import load_results
 from workbench.tuning.space import SearchSpace
@@ -536,7 +537,7 @@ def test_running_the_cell_again_carries_the_sweep_over(make, server):
     until(lambda: first._pump.watched.running is not None)
     again = make(DataLoader(data, batch_size=8))
     assert again.sweep is first.sweep and "running already" in again._note.value
-    assert panel.MOVED in first.widget.children[0].value
+    assert MOVED in first.widget.children[0].value
     server.gate.set()
     assert len(again.wait(120).trials) == 5
     assert "Finished." in text_of(again.progress._status.value)

@@ -12,6 +12,7 @@ import ipywidgets as W
 
 from workbench import machine
 from workbench.errors import WorkbenchError
+from workbench.notebook.report import static_text
 from workbench.tuning.strategies import STRATEGIES
 
 FIELD = {"width": "auto", "flex": "1 1 220px", "min_width": "200px"}
@@ -126,6 +127,12 @@ class Frame(W.VBox):
 
     def __repr__(self) -> str:
         return self.wb_stands_for
+
+
+def heading(title: str, about: str) -> W.HTML:
+    """The top of a panel: the look of all of it, its title, and a sentence about it."""
+    css = static_text("style.css") + static_text("panel.css")
+    return W.HTML(f'<style>{css}</style><h2>{escape(title)}</h2><p class="wb-sub">{escape(about)}</p>')
 
 
 class Steering:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Generator
 from html import escape
 from pathlib import Path
@@ -19,28 +18,29 @@ from workbench.measure.diagnosis import Diagnosis, by_start
 from workbench.notebook import diagnosis_watch, formatting, verdict
 from workbench.notebook.bars import bars_html
 from workbench.notebook.before_after import changes_html
-from workbench.notebook.controls import ErrorBox, Frame, ProgressLine, button, quieten
+from workbench.notebook.controls import ErrorBox, Frame, ProgressLine, button, heading, quieten
 from workbench.notebook.diagnosis_choices import DiagnosisChoices, TimedStep
 from workbench.notebook.diagnosis_watch import Examined, taken_in
 from workbench.notebook.errand import Errand
+from workbench.notebook.exporting import code_html
 from workbench.notebook.folds import Fold
 from workbench.notebook.gallery import pulse
 from workbench.notebook.history import History
-from workbench.notebook.panel import MOVED
 from workbench.notebook.pump import Pump
-from workbench.notebook.report import static_text
+from workbench.notebook.succession import Newest, moved
 from workbench.notebook.trace_view import TraceView
 from workbench.tuning.control import Control
 from workbench.tuning.sweep import running_sweeps
 
 STANDS_FOR_PANEL = "Loader Workbench diagnosis: it needs a running kernel; what it found last is kept below."
+HOW = "Loader, step and both are timed in turn, in processes of their own."
 BEFORE = "What this panel finds will be kept here."
 ONE_START = "These rates are from one start, which says nothing about the next: no verdict rests on them."
 DISTURBED = "Something else is measuring in this kernel at the same time: both are disturbed."
 ONLY_WAITS = "The step is known by its length alone: it waits, and what it would take from the cores is not seen."
 TRACE_FILE, TRACED_STEPS = "step.json", 20
 
-_panels: dict[str, weakref.ref[DiagnosisPanel]] = {}
+_newest: Newest[DiagnosisPanel] = Newest()
 
 
 class DiagnosisPanel:
@@ -234,7 +234,7 @@ class DiagnosisPanel:
         self._pulse = pulse()
         self.widget = Frame(
             [
-                W.HTML(self._heading()),
+                heading(f"Diagnose {self.source.name}", f"{self.source.describe()}. {HOW}"),
                 *([self._pulse] if self._pulse is not None else []),
                 toolbar,
                 self._note,
@@ -252,23 +252,12 @@ class DiagnosisPanel:
         )
         self._draw_found()
 
-    def _heading(self) -> str:
-        css = static_text("style.css") + static_text("panel.css")
-        return (
-            f"<style>{css}</style><h2>Diagnose {escape(self.source.name)}</h2>"
-            f'<p class="wb-sub">{escape(self.source.describe())}. Loader, step and both are timed in turn, in '
-            "processes of their own.</p>"
-        )
-
     def _take_the_place_of_another(self) -> None:
-        key = self._name or self.source.name
-        older = _panels.get(key)
-        old = older() if older is not None else None
+        old = _newest.take_place(self._name or self.source.name, self)
         if old is not None:
             old._retire()
             self.history.take_over(old.history, old.found)
             self._draw_found()
-        _panels[key] = weakref.ref(self)
 
     def _retire(self) -> None:
         self.stop()
@@ -276,7 +265,7 @@ class DiagnosisPanel:
         for live in (self.trace.live, self._pulse):
             if live is not None:
                 live.close()
-        self.widget.children = (W.HTML(f'<p class="wb-note">{MOVED}</p>'),)
+        self.widget.children = (moved(),)
 
     # -- what runs --
 
@@ -374,7 +363,7 @@ class DiagnosisPanel:
             starts = formatting.count(self.choices.starts, "start")
             told += f"; at most {starts}, about {about} where one is quick"
             self._about.value = f'<span class="wb-size">{told}</span>'
-            self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
+            self._code.value = code_html(self.code())
         except WorkbenchError as error:
             self._about.value = f'<span class="wb-failed" role="alert">{escape(str(error))}</span>'
 
@@ -398,5 +387,5 @@ def _titled(title: str, body: str) -> str:
 
 
 def _others_measure(mine: DiagnosisPanel) -> bool:
-    panels = [panel for ref in _panels.values() if (panel := ref()) is not None and panel is not mine]
-    return bool(running_sweeps()) or any(panel.state in ("running", "stopping") for panel in panels)
+    busy = (panel.state in ("running", "stopping") for panel in _newest.besides(mine))
+    return bool(running_sweeps()) or any(busy)

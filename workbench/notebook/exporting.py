@@ -89,12 +89,17 @@ class ExportBox:
         except WorkbenchError as error:
             self._preview.value = f'<p class="wb-note">{escape(str(error))}</p>'
             return
-        self._preview.value = f'<pre class="wb-code" tabindex="0" aria-label="Preview">{escape(text)}</pre>'
+        self._preview.value = code_html(text, "Preview")
 
     def _format_changed(self, _: Any) -> None:
         name = Path(self._file.value.strip() or "loader")
         self._file.value = str(name.with_suffix(SUFFIXES.get(self._format.value, ".py")))
         self._changed()
+
+
+def code_html(text: str, label: str = "Code") -> str:
+    """Code as a box that the keyboard can scroll, under a label for those who do not see it."""
+    return f'<pre class="wb-code" tabindex="0" aria-label="{label}">{escape(text)}</pre>'
 
 
 def code_for(loader: str, arguments: dict[str, Any], space: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -191,6 +192,13 @@ class Gallery:
         for box in self.boxes:
             if box.live is not None:
                 box.live.close()
+
+
+def look_soon(look: Callable[[], None]) -> None:
+    """Calls `look` in a thread of its own when live charts have had the time to appear."""
+    timer = threading.Timer(SECONDS_TO_APPEAR, look)
+    timer.daemon = True
+    timer.start()
 
 
 def live_chart(selected: Callable[[int], None] | None, height: int = HEIGHT) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator
 from html import escape
 from pathlib import Path
@@ -17,16 +16,16 @@ from workbench.loaders.source import LoaderSource
 from workbench.notebook import reopening, saved, sizing, watch
 from workbench.notebook.choices import Choices
 from workbench.notebook.comparing import Comparer
-from workbench.notebook.controls import ErrorBox, Frame, Limits, ProgressLine, Steering
+from workbench.notebook.controls import ErrorBox, Frame, Limits, ProgressLine, Steering, heading
 from workbench.notebook.evidence import recommendation_box
-from workbench.notebook.exporting import ExportBox, Name, code_for
+from workbench.notebook.exporting import ExportBox, Name, code_for, code_html
 from workbench.notebook.folds import Fold
-from workbench.notebook.gallery import SECONDS_TO_APPEAR, Gallery
+from workbench.notebook.gallery import Gallery, look_soon
 from workbench.notebook.inspector import Inspector
 from workbench.notebook.points import Running
 from workbench.notebook.pump import Pump
-from workbench.notebook.report import static_text
 from workbench.notebook.stage_look import StageLook
+from workbench.notebook.succession import Newest, moved
 from workbench.notebook.timekeeper import Timekeeper
 from workbench.notebook.watch import Watched
 from workbench.tuning.results import Results, load_results
@@ -37,11 +36,9 @@ from workbench.tuning.sweep import Sweep
 
 SHARE_FOR_DRAWING = 0.1  # of one core, at most, while trials run on the same cores
 STANDS_FOR_PANEL = "Loader Workbench panel: it needs a running kernel; what its last sweep found is kept below."
-MOVED = "This panel went on in a cell that was run later."
-
 REPLACED = "The sweep of an earlier definition of this loader was stopped."
 
-_panels: dict[str, weakref.ref[TuningPanel]] = {}
+_newest: Newest[TuningPanel] = Newest()
 
 
 class TuningPanel:
@@ -231,7 +228,7 @@ class TuningPanel:
         self.setting = Fold("What to try", setting, opened=True)
         self.widget = Frame(
             [
-                W.HTML(self._heading()),
+                heading(f"Tune {self.source.name}", f"{self.source.describe()}. Trials are kept in {self._store}."),
                 toolbar,
                 self._continue,
                 self._note,
@@ -248,22 +245,13 @@ class TuningPanel:
             STANDS_FOR_PANEL,
         )
 
-    def _heading(self) -> str:
-        css = static_text("style.css") + static_text("panel.css")
-        return (
-            f"<style>{css}</style><h2>Tune {escape(self.source.name)}</h2>"
-            f'<p class="wb-sub">{escape(self.source.describe())}. Trials are kept in {escape(str(self._store))}.</p>'
-        )
-
     # -- other panels and earlier sweeps --
 
     def _take_the_place_of_others(self) -> None:
         key = f"{self._store.absolute()}|{self._name or self.source.name}"
-        older = _panels.get(key)
-        old = older() if older is not None else None
+        old = _newest.take_place(key, self)
         if old is not None:
             old._retire()
-        _panels[key] = weakref.ref(self)
         running = reopening.running_sweep(self._store, self._name or self.source.name)
         if running is not None and running.source.fingerprint() == self._fingerprint:
             self._adopt(running)
@@ -300,7 +288,7 @@ class TuningPanel:
             self.sweep.on_event.remove(self._pump.put)
         self._pump.end()
         self.gallery.close()
-        self.widget.children = (W.HTML(f'<p class="wb-note">{MOVED}</p>'),)
+        self.widget.children = (moved(),)
 
     # -- a sweep --
 
@@ -390,7 +378,7 @@ class TuningPanel:
             current = self.source.current or getattr(self.results, "current", None)
             start = self._timekeeper.start(self._pump.watched, self.results)
             self._size.value = sizing.size_html(self.space, self.source, current, self.limits, start)
-            self._code.value = f'<pre class="wb-code" tabindex="0" aria-label="Code">{escape(self.code())}</pre>'
+            self._code.value = code_html(self.code())
         except WorkbenchError as error:
             self._size.value = sizing.problem_html(error)
 
@@ -414,9 +402,7 @@ class TuningPanel:
 
         display(self.widget)
         self._saved = display(saved.bundle(self.results), raw=True, display_id=True)
-        timer = threading.Timer(SECONDS_TO_APPEAR, lambda: self.gallery.settle(self.gallery.drawn))
-        timer.daemon = True
-        timer.start()
+        look_soon(lambda: self.gallery.settle(self.gallery.drawn))
 
 
 def _verdict_html(results: Any, live: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -16,7 +15,7 @@ from workbench.measure.trace_timeline import Timeline
 from workbench.measure.trace_timeline import timeline as bars_of
 from workbench.notebook import timeline
 from workbench.notebook.controls import FIELD, button, labelled
-from workbench.notebook.gallery import SECONDS_TO_APPEAR, live_chart, page_inks
+from workbench.notebook.gallery import live_chart, look_soon, page_inks
 from workbench.notebook.marks import Figure
 
 SHOWN_STEPS = 4
@@ -106,9 +105,7 @@ class TraceView:
             return
         live.observe(lambda change: self.settle(change["new"]), "drawn")
         self.widget.children = (*self.widget.children[:1], live, *self.widget.children[1:])
-        timer = threading.Timer(SECONDS_TO_APPEAR, lambda: self.settle(live.drawn))
-        timer.daemon = True
-        timer.start()
+        look_soon(lambda: self.settle(live.drawn))
 
     def _figure(self) -> Figure:
         return timeline.timeline_figure(self._shown, page_inks())
