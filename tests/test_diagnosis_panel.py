@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 from torch.utils.data import DataLoader, TensorDataset
 
 import workbench
-from tests.test_verdict import diagnosis
+from tests.made_up_diagnoses import diagnosis
 from workbench.errors import ProbeError, SettingsError, WorkbenchError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.stage_reading import Lap

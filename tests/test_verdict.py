@@ -5,36 +5,12 @@ from __future__ import annotations
 import dataclasses
 import xml.etree.ElementTree as ElementTree
 
-from tests.test_trial_details import COSTS
-from workbench.loaders.settings import LoaderSettings
-from workbench.measure.diagnosis import Diagnosis
+from tests.made_up_diagnoses import diagnosis
+from tests.scripted import costs_of
+from workbench.measure.stage_costs import Stage
 from workbench.notebook import verdict
 
-
-def diagnosis(**more) -> Diagnosis:
-    """A loader that is half as fast as its step."""
-    known = Diagnosis(
-        bound="input",
-        cause="CPU in <decode>",
-        confidence="high",
-        loader_samples_per_second=100.0,
-        step_samples_per_second=200.0,
-        combined_samples_per_second=99.0,
-        moved_samples_per_second=None,
-        intervals={"loader": (95.0, 105.0), "step": (190.0, 210.0), "combined": (90.0, 108.0)},
-        input_wait_fraction=0.5,
-        headroom=2.0,
-        headroom_interval=(1.9, 2.1),
-        evidence=("loader alone 100 samples/s",),
-        next_step="use more workers",
-        refuted_by="more workers do not help",
-        notes=("<no accelerator>",),
-        settings=LoaderSettings(),
-        stages=None,
-        stages_combined=None,
-        starts=2,
-    )
-    return dataclasses.replace(known, **more)
+COSTS = costs_of((0.010, 0.001, 0.002), transforms=(Stage("Resize", 0.020, 0.020),))
 
 
 def test_the_box_says_what_binds_how_much_there_is_to_gain_and_what_to_do():
@@ -78,7 +54,7 @@ def test_stages_are_told_apart_and_without_workers_nobody_waits_for_a_batch():
         "the step, alone",
     ]
     fetch, *_, step = verdict.stage_bars(workers)
-    assert [round(part.length, 6) for part in fetch.parts] == [0.001, 0.007, 0.002] and step.told == "40.0 ms"
+    assert [round(part.length, 6) for part in fetch.parts] == [0.001, 0.007, 0.002] and step.told == "80.0 ms"
     alone = dataclasses.replace(COSTS, hand_over=None)
     names = [bar.name for bar in verdict.stage_bars(diagnosis(stages=alone, stages_combined=alone))]
     assert names == ["fetch, in the loop", "Resize, in the loop", "collate, in the loop", "the step, alone"]
