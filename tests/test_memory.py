@@ -96,6 +96,40 @@ def test_a_process_that_is_gone_reads_as_nothing():
     assert memory.read([process.pid]).rss_bytes == 0
 
 
+ENDS = """
+import os, sys, time
+def spend():
+    while time.process_time() < 0.3:
+        pass
+    os._exit(0)
+for line in sys.stdin:
+    if os.fork() == 0:
+        spend()
+    os.wait()
+    print("waited", flush=True)
+"""
+
+
+def test_what_a_process_used_that_came_and_went_between_two_readings_is_counted():
+    with subprocess.Popen([sys.executable, "-c", ENDS], stdin=-1, stdout=-1, text=True, bufsize=1) as parent:
+        before = memory.read([parent.pid])
+        parent.stdin.write("go\n")
+        assert parent.stdout.readline() == "waited\n"
+        after = memory.read([parent.pid])
+        parent.stdin.close()
+    assert memory.ended_seconds(before, after) == pytest.approx(0.3, abs=0.05)
+
+
+def test_what_was_seen_of_a_process_before_it_ended_is_not_counted_twice():
+    def reading(cpu: dict[tuple[int, int], float], reaped: dict[int, float]) -> memory.Reading:
+        return memory.Reading(0.0, 0, len(cpu), cpu, reaped, 0.0, tuple({pid for pid, _ in cpu}))
+
+    before = reading({(1, 1): 5.0, (2, 2): 0.75, (2, 3): 0.25}, {1: 4.0, 2: 0.5})
+    after = reading({(1, 1): 5.5, (4, 4): 0.25}, {1: 4.0 + 1.0 + 0.5 + 0.25, 4: 0.0})
+    assert memory.ended_seconds(before, after) == pytest.approx(0.25)
+    assert memory.ended_seconds(after, after) == 0.0
+
+
 SPIKE = """
 import time
 input()

@@ -4,15 +4,17 @@
 
 For each loader, stated rates and plain loops alternate in one run, since machines drift. A plain loop is what a user
 would write: `for batch in loader`, in a process of its own that has imported torch, counting samples over a stretch
-of at least 2 s and 60 batches after a warm-up. The long-run rate of a loader is the mean of all its plain loops; a
-stated interval holds when it contains that rate. The cost of sampling memory is processor time of the process that
-watches the trial while windows are timed, over what all cores of the trial had to give. `--record` keeps every repeat;
-given again, it goes on where it stopped.
+of at least 2 s and 60 batches after a warm-up. It begins with a collected heap, as a trial does: where an epoch's new
+workers are forked from one that is due, each begins with a whole pass of the collector (a fifth of memory-1's rate).
+The long-run rate of a loader is the mean of all its plain loops; a stated interval holds when it contains that rate.
+The cost of sampling memory is processor time of the process that watches the trial while windows are timed, over what
+all cores of the trial had to give. `--record` keeps every repeat; given again, it goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -67,6 +69,7 @@ LOADERS: dict[str, tuple[Any, LoaderSettings]] = {
 def plain_loop(name: str) -> None:
     """In a process of its own: for each line on stdin, one plain loop over a fresh loader, its rate on stdout."""
     factory = LOADERS[name][0]
+    gc.collect()
     for line in sys.stdin:
         seed, knobs = json.loads(line)
         settings = LoaderSettings.from_dict(knobs)

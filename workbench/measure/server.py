@@ -7,6 +7,7 @@ says so and does not fork: then it runs one trial itself, and the warden starts 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -64,6 +65,7 @@ def _load(ship: str) -> tuple[Any, Any]:
         source, step = shipping.load(file)
     source.resolve()
     shipping.install_by_value_pickling()
+    gc.collect()  # else it is chance whether each trial, and each new worker in it, begins with a whole pass
     return source, step
 
 

@@ -28,8 +28,6 @@ from workbench.measure.watch import Watch
 
 TICK_SECONDS = 0.2
 """How often the tree is looked at. At 10 Hz, RSS and processor time of three processes took 1 % of a core."""
-TICKS_PER_SCAN = 2
-"""Every so many ticks the tree is walked anew for processes that have come; in between those known are followed."""
 HELLO_SECONDS = 20.0
 """How long the server may take to fork a trial."""
 EXIT_SECONDS = 5.0
@@ -193,7 +191,7 @@ class Warden:
     def _supervise(self, watch: Watch, forks: bool) -> None:
         server = self._server if forks else None
         hidden = {os.getpid(), server}
-        next_tick, ticks, scanned_in = 0.0, 0, ""
+        next_tick = 0.0
         pids: list[int] = []
         while not watch.ended:
             ready = [watch.report_fd, watch.output_fd, 0]
@@ -206,10 +204,7 @@ class Warden:
             now = time.monotonic()
             if now >= next_tick:
                 next_tick = now + TICK_SECONDS
-                if ticks % TICKS_PER_SCAN == 0 or watch.phase != scanned_in:
-                    scanned_in = watch.phase
-                    pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
-                ticks += 1
+                pids = [pid for pid in memory.tree(os.getpid()) if pid not in hidden]
                 watch.tick(pids, server, spent=time.process_time())
                 self._drain_server()
             if 0 in readable or watch.overdue(now):

@@ -192,7 +192,7 @@ class Watch:
         if self._last is not None:
             before = self._last.cpu_seconds
             spent = {thread: max(0.0, now - before.get(thread, 0.0)) for thread, now in reading.cpu_seconds.items()}
-            own = sum(spent.values())
+            own = sum(spent.values()) + memory.ended_seconds(self._last, reading)
             self._own += own
             if self.phase == "measure":
                 self._busy_threads.append(_busiest(spent, reading.at_seconds - self._last.at_seconds, self.pid))
