@@ -1,0 +1,98 @@
+"""What perfect loading would gain, timed by plain loops in a process of their own: the truth where the CPU decides it.
+
+The lab computes what waiting costs to the percent, but not what torch's own work adds where workers and the training
+process share the cores: 15 % of a batch of 8 ms on two cores. There the exam asks a loop that a user would write.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.benchmarks.exam import BATCH, Question
+from workbench import lab
+
+SECONDS = 1.2
+WARMUP_SECONDS = 0.4
+LEAST_ROUNDS = 8
+
+
+class PlainLoops:
+    """The process that times them."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def headroom(self, question: Question) -> float:
+        """Rate of the step alone over that of loader and step together."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(asdict(question)) + "\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate("")
+
+
+def main() -> None:
+    """For each question on stdin, the headroom that loops of its loader and step show, on stdout."""
+    for line in sys.stdin:
+        question = Question(**json.loads(line))
+        print(_step_rate(question) / _loop_rate(question), flush=True)
+
+
+def _loader(question: Question) -> Any:
+    made = lab.loader(batch_size=BATCH, length=question.length, **question.loader)
+    workers = question.num_workers
+    return made(workers, 2 if workers else None, persistent_workers=workers > 0)
+
+
+def _step_rate(question: Question) -> float:
+    """Batches per second of the step alone, on a batch that is already where it computes."""
+    step, batch = lab.step(**question.step), next(iter(_loader(question)))
+    batch = step.to_device(batch) if step.to_device is not None else batch
+    step(batch)
+    step.synchronize()
+    begun, steps = time.perf_counter(), 0
+    while steps < LEAST_ROUNDS or time.perf_counter() - begun < SECONDS / 2:
+        step(batch)
+        steps += 1
+    step.synchronize()
+    return steps / (time.perf_counter() - begun)
+
+
+def _loop_rate(question: Question) -> float:
+    """Batches per second of a training loop, over whole rounds of the workers and whole epochs where they are short."""
+    loader, step = _loader(question), lab.step(**question.step)
+    round_ = max(1, question.num_workers)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+    warm, steps = time.perf_counter() + WARMUP_SECONDS, 0
+    while time.perf_counter() < warm or steps < 4 * round_ or steps % round_:
+        _take(step, next(batches))
+        steps += 1
+    step.synchronize()
+    begun, steps = time.perf_counter(), 0
+    while steps < LEAST_ROUNDS * round_ or time.perf_counter() - begun < SECONDS or steps % round_:
+        _take(step, next(batches))
+        steps += 1
+    step.synchronize()
+    return steps / (time.perf_counter() - begun)
+
+
+def _take(step: Any, batch: Any) -> None:
+    step(step.to_device(batch) if step.to_device is not None else batch)
+
+
+if __name__ == "__main__":
+    main()
