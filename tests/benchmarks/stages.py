@@ -23,8 +23,8 @@ from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from workbench.measure.stage_clock import start_clocks
 
-TURNS = 15
-SECONDS = 0.25
+TURNS = 121
+SECONDS = 0.05
 ROUNDS_OF_A_SAMPLE = {"tiny, 20 µs": 40, "small, 100 µs": 200, "ordinary, 1 ms": 2000}
 
 
