@@ -204,6 +204,18 @@ def test_every_row_that_beats_the_pick_in_everything_has_a_reason():
 # -- rates and gains --
 
 
+def test_a_choice_that_the_wait_between_epochs_decides_says_what_it_gains_over_epochs():
+    kept = replace(W1, persistent_workers=True)
+    groups = runs(W0, *three(1000), epoch_edge_seconds=0.1), runs(kept, *three(1000), epoch_edge_seconds=0.0)
+
+    said = results(*groups, probe=probe_of(epoch_samples=1000)).recommendation
+
+    assert said.startswith("Use 1 worker")
+    assert "1.00 times" in line_with("current settings", said)
+    assert "Over epochs of 1,000 samples, with the wait before each, it is 1.10 times." in said
+    assert "Over epochs" not in results(*groups, probe=probe_of(epoch_samples=10**6)).recommendation
+
+
 def test_a_gain_that_the_intervals_do_not_settle_looks_like_one():
     found = results(runs(W0, 10.0, 70.0), runs(W1, *three(40)), runs(W2, *three(97)), current=W1)
 

@@ -11,13 +11,14 @@ from workbench.machine import format_bytes
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import ratio
 from workbench.tuning.cautions import number
-from workbench.tuning.ranking import MEMORY_NOISE, counts
+from workbench.tuning.ranking import MEMORY_NOISE, counts, worths
 from workbench.tuning.trials import surely_slower
 
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
 SAME_RATE = 0.1  # rates that lie within this, and are not told apart, are called about the same
+EPOCHS_TELL_MORE = 0.02  # by so much must the waits between epochs change a comparison to be said
 
 
 def rate_words(results: Results) -> Iterator[str]:
@@ -41,6 +42,8 @@ def gain_words(results: Results) -> Iterator[str]:
     """How it compares with what the user has, and with what a DataLoader has by itself, in one line."""
     best = results.ranking.order[0]
     told = [_comparison(best, other, name) for other, name in _compared(results)]
+    told += [_over_epochs(best, other, results) for other, _ in list(_compared(results))[:1]]
+    told = [words for words in told if words]
     if told := [*told, *_defaults_predicted(results)]:
         yield " ".join(told)
 
@@ -94,6 +97,18 @@ def _comparison(best: TrialResult, other: TrialResult, name: str) -> str:
         return f"That is about the rate of {name}: {times.value:.2f} times ({span}){cost}."
     unsettled = "which single starts do not settle" if single else f"which the intervals do not settle ({span})"
     return f"It looks {times.value:.2f} times as fast as {name}, {unsettled}{cost}."
+
+
+def _over_epochs(best: TrialResult, other: TrialResult, results: Results) -> str:
+    """The same comparison over whole epochs, where the waits between them change it: these decide the choice."""
+    probe = results.probe
+    if best.estimate is None or other.estimate is None or not probe or not probe.epoch_samples:
+        return ""
+    steady = ratio(best.estimate, other.estimate).value
+    over_epochs = ratio(*worths([best, other], probe)).value
+    if abs(over_epochs / steady - 1) <= EPOCHS_TELL_MORE:
+        return ""
+    return f"Over epochs of {probe.epoch_samples:,} samples, with the wait before each, it is {over_epochs:.2f} times."
 
 
 def _memory_difference(best: TrialResult, other: TrialResult) -> str:
