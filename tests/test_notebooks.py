@@ -17,6 +17,7 @@ HANGS_AFTER_SECONDS = 600
 LONGEST_CELL_LINES = 24  # more does not fit on a screen beside its output
 ANSWER = re.compile(r"^## The answer$", re.MULTILINE)
 EXERCISE = re.compile(r"your turn|No answer yet")
+SOLUTION = re.compile(r"^```python\n(.*?)^```|`(\w+ = [^`]*)`", re.MULTILINE | re.DOTALL)
 OF_THIS_MACHINE = re.compile(r"/(?:tmp|home|root|work|Users)/|VBox\(|HBox\(")
 
 
@@ -35,6 +36,31 @@ def said(cell) -> str:
     return "\n".join([*texts, *(str(data[kind]) for data in kinds for kind in data if kind.startswith("text/"))])
 
 
+def solved(exercise: str, solution: str) -> str:
+    """The cell of an exercise with the answer of the folded solution below it in the place of the learner's."""
+    fenced, inline = SOLUTION.search(solution).groups()
+    code = (fenced or inline).strip()
+    of_class = re.match(r"class (\w+)", code)
+    learners = rf"class {of_class[1]}\b.*\n(?:[ ]+.*\n|\n(?=[ ]))*" if of_class else rf"{code.split()[0]} = .*\n"
+    if fenced and not of_class:
+        learners = r"\w+ = (?:None|\.\.\.).*\n"
+    answered, places = re.subn(f"^{learners}", lambda _: f"{code}\n", exercise, count=1, flags=re.MULTILINE)
+    assert places == 1, f"the solution answers nothing that the exercise asks: {solution}"
+    return answered
+
+
+def with_solutions(notebook) -> list[nbformat.NotebookNode]:
+    """Puts a cell with its solution behind each exercise, and gives these cells."""
+    added = []
+    for number in reversed(range(len(notebook.cells))):
+        cell = notebook.cells[number]
+        if cell.cell_type == "code" and EXERCISE.search(cell.source):
+            texts = (after.source for after in notebook.cells[number:] if "Solution</summary>" in after.source)
+            added.append(nbformat.v4.new_code_cell(solved(cell.source, next(texts))))
+            notebook.cells.insert(number + 1, added[-1])
+    return added
+
+
 def test_there_is_a_lesson_for_every_number():
     assert [path.name[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(9)]
 
@@ -47,18 +73,19 @@ def test_the_readme_lists_every_lesson():
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_lesson_runs_from_a_clean_kernel(path, tmp_path):
+def test_lesson_runs_from_a_clean_kernel_and_takes_its_own_solutions_for_right(path, tmp_path):
     stored = nbformat.read(path, as_version=4)
     fresh = nbformat.from_dict(stored)
     for cell in code_cells(fresh):
         cell.outputs = []
+    lesson = code_cells(fresh)
+    answered = with_solutions(fresh)
     NotebookClient(fresh, timeout=HANGS_AFTER_SECONDS, resources={"metadata": {"path": str(tmp_path)}}).execute()
     lacking = [
-        cell.source
-        for cell, kept in zip(code_cells(fresh), code_cells(stored), strict=True)
-        if shown(cell) and not shown(kept)
+        cell.source for cell, kept in zip(lesson, code_cells(stored), strict=True) if shown(cell) and not shown(kept)
     ]
     assert lacking == [], "these cells show something when run, and nothing is stored: run the lesson and save it"
+    assert [said(cell) for cell in answered if not said(cell).lower().startswith("right")] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
