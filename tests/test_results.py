@@ -256,6 +256,8 @@ def test_what_was_not_settled_is_said():
     assert "not settled, may still be faster: 2 workers" in wide
     assert "the time budget ended first" in ended
     assert "nothing else could be measured, since the time budget ended" in ended and "nothing tried" not in ended
+    begun = results(trials({W0: around(100)}), ending="").recommendation
+    assert "0 workers: nothing else has been measured yet." in begun
 
 
 def test_a_single_start_is_called_that():

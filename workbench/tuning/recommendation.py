@@ -90,6 +90,8 @@ def _undecided(results: Results) -> str:
 def _why_kept(results: Results) -> str:
     if len(results.ranking.order) > 1:
         return "nothing tried is faster for certain" if results.ranking.kept_current else "nothing tried is faster"
+    if not results.ending and len(results.trials) == 1:
+        return "nothing else has been measured yet"
     ended = ENDED_EARLY.get(results.ending)
     return "nothing else could be measured" + (f", since {ended}; more time would tell" if ended else "")
 
