@@ -155,6 +155,10 @@ def test_the_heat_map_shows_the_best_of_each_pair_and_knows_impossible_pairs():
     assert info.cells[1][4].status == "over_memory"
     assert info.impossible == {(1, 0), (2, 0), (0, 1), (0, 2), (0, 3), (0, 4)}
     assert info.summary.startswith("9 of 9 pairs tried")
+    _, *others = made_up.photos_like().trials
+    skipped = broken(settings(0), "skipped", "not run: the time budget ended before its turn")
+    unfinished = dataclasses.replace(made_up.photos_like(), trials=(skipped, *others))
+    assert views.heatmap_info(unfinished).summary.startswith("8 of 9 pairs tried")
 
 
 def test_the_heat_map_takes_any_two_knobs_and_refuses_others():

@@ -226,7 +226,7 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
         for column, x_value in enumerate(x_values)
         if not _possible({x: x_value, y: y_value})
     )
-    tried = sum(cell is not None for row in cells for cell in row)
+    tried = sum(cell is not None and cell.status != "skipped" for row in cells for cell in row)
     total = len(x_values) * len(y_values) - len(impossible)
     summary = (
         f"{tried} of {formatting.count(total, 'pair')} tried; each shows the best of its settings" if every else ""
