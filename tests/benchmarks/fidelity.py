@@ -60,6 +60,7 @@ LOADERS: dict[str, tuple[Any, LoaderSettings]] = {
     "storage-0": (lab.loader(storage_seconds=0.001), LoaderSettings()),
     "storage-8": (lab.loader(storage_seconds=0.003, batch_size=8), LoaderSettings(num_workers=8)),
     "tail-2": (lab.loader(storage_seconds=0.001, tail_every=400, tail_seconds=0.15), LoaderSettings(num_workers=2)),
+    "collate-1": (lab.loader(collate_cpu_seconds=0.001), LoaderSettings(num_workers=1)),
     "objects-1": (lab.loader(objects=40, decode_cpu_seconds=0.0005), LoaderSettings(num_workers=1)),
     "memory-0": (in_memory, LoaderSettings()),
     "memory-1": (in_memory, LoaderSettings(num_workers=1)),
