@@ -27,8 +27,8 @@ FEWEST_BATCH_MEANS = 8
 METHOD_ERROR = 0.01
 """Standard error that no number of starts removes, as a share of the rate: a trial is not the user's own process, is
 watched, and sees the machine at one time only. What is left between stated rates and plain loops in the long run
-(`tests/benchmarks/fidelity.py`) is of this size for loaders that wait or decode; with it, 93 % of the intervals of eleven
-loaders held. Rates of one sweep share it, so it is no part of their ratios."""
+(`tests/benchmarks/fidelity.py`) is of this size for loaders that wait or decode; with it, 93 % of the intervals of
+eleven loaders held. Rates of one sweep share it, so it is no part of their ratios."""
 PRIOR_DEGREES_OF_FREEDOM = 3.0
 """Weight of the spread pooled over a sweep against a settings' own, in degrees of freedom (moderated t; Smyth 2004,
 "Linear models and empirical Bayes methods", section 3). Small, since settings differ in how much they spread."""
