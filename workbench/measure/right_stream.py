@@ -16,6 +16,7 @@ PREFIX_MIN = 16  # fewer samples than this say nothing about repeats
 PREFIX_OWN_REPEATS = 0.01  # the reference's own repeats that a prefix may hold and still count as free of them
 PREFIX_REPEATS = 0.10  # ten times that: not the birthday paradox of a stream that samples with replacement
 PREFIX_REPEATS_MIN = 5
+PREFIX_SHARE = 0.5  # of it is looked at: by then, a worker twice as fast as its share has not begun a second round
 RANDOM_LENGTH_SPREAD = 4  # a stream of random length may stray this many times the gap between two reference epochs
 
 
@@ -103,13 +104,15 @@ def _whole_epochs(reference: SampleLog, seen: SampleLog, workers: int, droppable
 
 
 def _prefix(reference: SampleLog, seen: SampleLog, workers: int) -> Finding:
-    """Repeats among the first samples, as many of them as the reference brings without repeating itself.
+    """Repeats among the first samples, half as many of them as the reference brings without repeating itself.
 
     What one worker repeats is its own affair: an endless stream starts a small shard again before a large one ends.
+    Where shards are dealt anew in every round, a worker with small ones brings in the second round what another
+    brought in the first, before that one is done; hence the half.
     """
     if reference.unit != seen.unit:
         return Finding()
-    length = min(_free_of_repeats(reference.keys), len(seen.keys))
+    length = min(int(PREFIX_SHARE * _free_of_repeats(reference.keys)), len(seen.keys))
     if length < PREFIX_MIN:
         return Finding()
     keys = seen.keys[:length]
@@ -121,7 +124,7 @@ def _prefix(reference: SampleLog, seen: SampleLog, workers: int) -> Finding:
         return Finding()
     if came >= REPEATED_RATIO * distinct:
         return Finding(_repeated(came, distinct, workers))
-    return Finding(_overlap(repeats, came, reference.unit))
+    return Finding(notes=(_early_overlap(repeats, came, reference.unit),))
 
 
 def _free_of_repeats(keys: np.ndarray) -> int:
@@ -163,6 +166,15 @@ def _repeated(came: int, unique: int, workers: int, *, more: bool = False) -> st
     share = f"unique samples/s are at most {unique / came:.0%} of the samples/s counted"
     way_out = "; split the stream by torch.utils.data.get_worker_info() in __iter__" if workers > 1 else ""
     return f"{cause}: {often}; {share}{way_out}"
+
+
+def _early_overlap(repeats: int, of: int, unit: str) -> str:
+    plural = "es" if unit == "batch" else "s"
+    return (
+        f"{repeats} of the first {of} {unit}{plural} came from more than one worker: either the shards of the workers "
+        "overlap, or the stream goes round more than once and some workers are a round ahead; the epoch was too long "
+        "to tell which"
+    )
 
 
 def _overlap(extra: int, of: int, unit: str) -> str:
