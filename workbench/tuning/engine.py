@@ -17,6 +17,7 @@ from workbench.measure.records import Probe, TrialRun
 from workbench.tuning.control import Control, Event
 from workbench.tuning.feasibility import why_infeasible, why_too_large
 from workbench.tuning.results import Results, results_of, usable_cores_of
+from workbench.tuning.run_plans import trial_plan
 from workbench.tuning.space import Candidates, SearchSpace
 from workbench.tuning.steps import step_name
 from workbench.tuning.store import SweepRecord, SweepStore
@@ -25,13 +26,10 @@ from workbench.tuning.trials import trials_of
 
 if TYPE_CHECKING:
     from workbench.loaders.source import LoaderSource
-    from workbench.measure.trial import TrialPlan
+    from workbench.measure.plan import TrialPlan
 
 # What must be as it was for a sweep to go on: anything else changes the numbers themselves.
 OPTIONS_THAT_SHAPE_NUMBERS = ("measure_seconds", "step", "samples_per_batch")
-SCREEN_WARMUP_SECONDS = 0.1  # beside the queue, which is used up once in any case
-SCREEN_WINDOW_SECONDS = 0.04
-LONGEST_SHARE = 2.0  # a run that is not precise yet goes on for as long again; a further start tells more than that
 SECONDS_OF_A_CUT = 1.0  # left of the budget when it was what ended a run; a hang ends sooner, by its silence
 SECONDS_OF_A_RUN_BESIDE_MEASURING = 1.0  # start, warm-up and end of a run, until one was seen
 
@@ -338,38 +336,17 @@ class Engine:
         )
 
     def _trial_plan(self, settings: LoaderSettings, round_: Round) -> tuple[TrialPlan, bool]:
-        """How the next run of these settings measures, and whether the budget cuts its deadline.
-
-        What does not change from start to start is looked at in the first start over warm files only, and never in a
-        short first look.
-        """
-        from workbench.measure.plan import LEAST_DEADLINE_SECONDS, TrialPlan
-
-        warm = [run for run in self._runs if run.settings == settings and not run.cold]
-        first, left = not round_.screen and all(run.screened for run in warm), self._seconds_left()
-        cut = left < LEAST_DEADLINE_SECONDS
-        seconds = self.plan.measure_seconds * round_.measure_share
-        plan = TrialPlan(
-            measure_seconds=seconds,
-            max_measure_seconds=seconds * LONGEST_SHARE,
-            deadline_seconds=left if cut else None,
+        progress = self._progress()
+        return trial_plan(
+            settings,
+            round_,
+            progress,
+            self._runs,
+            measure_seconds=self.plan.measure_seconds,
             memory_limit_bytes=self.plan.memory_limit_bytes,
-            check_data=first,
-            measure_edge=first,
-            measure_growth=first,
-            fill_queue=first or not any(run.settings == settings for run in self._runs),
-            seed=len(warm),
+            seconds_left=self._seconds_left(),
+            runs_left=self.plan.strategy.runs_left(progress),
         )
-        if round_.screen:
-            plan = dataclasses.replace(
-                plan,
-                max_measure_seconds=seconds,
-                window_seconds=SCREEN_WINDOW_SECONDS,
-                warmup_seconds=SCREEN_WARMUP_SECONDS,
-            )
-        elif first:
-            plan = dataclasses.replace(plan, check_seconds=plan.check_seconds * round_.measure_share)
-        return plan, cut
 
     def _seconds_left(self) -> float:
         return float("inf") if self._deadline is None else self._deadline - time.monotonic()

@@ -50,7 +50,8 @@ class Sweep:
         store: File that keeps the sweep.
         name: Name in the store; None takes the loader's name and the time. A name that is taken gets a number.
         samples_per_batch: How many samples a batch holds, where the probe cannot tell.
-        measure_seconds: Measuring time of one run.
+        measure_seconds: Measuring time of one run. Short looks take a share of it; runs of a slow loader go on until
+            they hold some batches, up to ten times as long.
         seed: Fixes the order of runs.
         on_event: Called in the sweep's thread with every event, a dict with a "kind".
         server_factory: Starts the process that runs trials; None takes `measure.trial.TrialServer`.
