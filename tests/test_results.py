@@ -361,6 +361,15 @@ def test_settings_that_were_only_looked_at_get_the_edge_of_those_that_restart_al
     assert ranking.order[0].settings == kept and ranking.order[-1].settings in (W2, W4)
 
 
+def test_an_edge_that_nobody_measured_is_not_taken_to_be_none():
+    kept = LoaderSettings(num_workers=2, persistent_workers=True)
+    found = trials({W2: around(1000, 0.001)}, epoch_edge_seconds=0.5) + trials({kept: [1000.0]}, screened=True)
+
+    ranking = rank(found, None, probe_of(epoch_samples=1000), checked_only=False)
+
+    assert [one.settings for one in ranking.order] == [W2, kept]
+
+
 def test_a_pick_that_nobody_checked_is_said_to_be_that():
     looked = results(trials({W0: [100.0], W4: [400.0]}, screened=True), ending="budget")
     checked = results(trials({W0: [100.0], W4: [400.0]}))

@@ -81,8 +81,9 @@ def has_idle_workers(trial: TrialResult) -> bool:
 def worths(trials: Sequence[TrialResult], probe: Probe | None) -> list[RateEstimate]:
     """The rate of each over the user's real epochs: the steady rate, with an epoch's edge shared out over its samples.
 
-    Settings that only had a short first look are given the edge of those that restart their workers as they do. Where
-    the length of an epoch, or the edge of a checked result, is unknown, all are judged by their steady rate.
+    Settings that only had a short first look are given the edge of those that restart their workers as they do, or of
+    any with workers where no such edge was measured: what was not looked at is not taken to be free. Where the length
+    of an epoch, or the edge of a checked result, is unknown, all are judged by their steady rate.
     """
     samples = probe.epoch_samples if probe else None
     edges = [_edge_seconds(trial, trials) for trial in trials] if samples else [None] * len(trials)
@@ -107,14 +108,14 @@ def _edge_seconds(trial: TrialResult, trials: Sequence[TrialResult]) -> float | 
         return 0.0
     if trial.epoch_edge_seconds is not None or is_checked(trial):
         return trial.epoch_edge_seconds
-    alike = [
-        other.epoch_edge_seconds
+    measured = [
+        other
         for other in trials
-        if other.epoch_edge_seconds is not None
-        and other.settings.persistent_workers == trial.settings.persistent_workers
-        and bool(other.settings.num_workers) == bool(trial.settings.num_workers)
+        if other.epoch_edge_seconds is not None and bool(other.settings.num_workers) == bool(trial.settings.num_workers)
     ]
-    return statistics.median(alike) if alike else None
+    alike = [one for one in measured if one.settings.persistent_workers == trial.settings.persistent_workers]
+    edges = [one.epoch_edge_seconds for one in alike or measured if one.epoch_edge_seconds is not None]
+    return statistics.median(edges) if edges else None
 
 
 def rank(
