@@ -36,7 +36,7 @@ def chosen(
     """
     from workbench.measure import probing
 
-    probing.EPOCH_SECONDS, probing.REFERENCE_SECONDS = 0.25, 0.2
+    probing.EPOCH_SECONDS, probing.REFERENCE_SECONDS, probing.REFERENCE_SECONDS_BY_INDEX = 0.25, 0.2, 0.2
     name = Path(os.environ[CHOICE]).read_text()
     make = module_of(Path(name)).make_loader if name.endswith(".py") else globals()[name]
     return make(

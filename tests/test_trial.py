@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tests import faulty
 from tests.scripted import probe_of
@@ -25,6 +25,7 @@ from workbench.errors import ProbeError, SourceError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure import plan
 from workbench.measure.plan import limits_of
+from workbench.measure.probing import ASSURED_BATCHES, ASSURED_SECONDS
 from workbench.measure.trial import TrialPlan, TrialServer, measure
 
 QUICK = TrialPlan(
@@ -305,6 +306,22 @@ def test_an_endless_stream_is_measured_and_has_neither_an_epoch_nor_an_edge():
     for run in runs:
         assert (run.status, run.epoch_edge_seconds) == ("ok", None)
         assert {w.samples / w.batches for w in run.windows} == {12}
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 100_000
+
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.tensor(index)
+
+
+def test_the_probe_does_not_wait_for_the_end_of_an_epoch_that_is_stated_to_be_long():
+    with TrialServer(DataLoader(Slow())) as server:
+        probe = server.probe()
+    assert (probe.epoch_batches, probe.epoch_samples) == (100_000, 100_000)
+    assert ASSURED_BATCHES <= probe.batches_seen <= ASSURED_SECONDS / 0.01 + ASSURED_BATCHES
 
 
 class Long(Endless):

@@ -17,7 +17,7 @@ from workbench.loaders.counting import batch_bytes, count_samples, count_tensors
 from workbench.loaders.returned import Returned
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
-from workbench.measure.arrivals import Tap
+from workbench.measure.arrivals import Tap, is_map_style
 from workbench.measure.channel import Channel, progress_counter
 from workbench.measure.data_version import manifest_digest
 from workbench.measure.records import Probe
@@ -27,9 +27,12 @@ from workbench.measure.slicing import batched_fetch_note
 FIRST_BATCHES = 3
 """Batches that must come without an error before a sweep starts; a later failure is each trial's own result."""
 EPOCH_SECONDS = 2.0
-"""How long the probe goes on to see whether the epoch ends."""
-REFERENCE_SECONDS = 1.5
-"""How long the data of an epoch are digested, as the reference for every trial."""
+"""How long the probe goes on to see whether the epoch ends ..."""
+ASSURED_SECONDS, ASSURED_BATCHES = 0.5, 8
+"""... and how long, and for how many batches at least, where the loader states a length too long to end by then."""
+REFERENCE_SECONDS, REFERENCE_SECONDS_BY_INDEX = 1.5, 0.6
+"""How long the data of an epoch are digested, as the reference for every trial; less where a trial can ask the dataset
+for every index again."""
 MANY_TENSORS, TINY_TENSOR_BYTES = 64, 4096
 """From so many tensors of less than a page in a batch on, handing them over costs more than what they hold."""
 MOST_INDICES = 8
@@ -48,7 +51,8 @@ def probe(task: dict[str, Any], channel: Channel, source: Any, step: Any) -> dic
     channel.send(partial=asdict(seen.record(current, made)), phase="epoch length")
     notes = seen.rest()
     if not notes:
-        notes = _write_reference(source, zero, task["reference"], channel) + seen.advice()
+        by_index = is_map_style(loader)
+        notes = _write_reference(source, zero, task["reference"], channel, by_index) + seen.advice()
     record = seen.record(current, made)
     return asdict(record) | {"notes": record.notes + notes}
 
@@ -83,14 +87,21 @@ class _Look:
             raise ValueError("the loader yields no batch with 0 workers")
 
     def rest(self) -> tuple[str, ...]:
-        """Goes on towards the end of the epoch for `EPOCH_SECONDS`; an error here becomes a note."""
+        """Goes on towards the end of the epoch, while it may be near; an error here becomes a note."""
         try:
-            while not self._ended and time.perf_counter() - self._begun < EPOCH_SECONDS:
+            while not self._ended and self._may_end_soon():
                 self._take()
         except Exception as error:
             last = traceback.format_exception_only(error)[-1].strip()
             return (f"with 0 workers the loader fails at {self._position()}: {last}",)
         return ()
+
+    def _may_end_soon(self) -> bool:
+        passed = time.perf_counter() - self._begun
+        if passed < ASSURED_SECONDS or self.batches < ASSURED_BATCHES:
+            return passed < EPOCH_SECONDS
+        stated = self._epoch()[0]
+        return passed < EPOCH_SECONDS and (stated is None or stated * passed < EPOCH_SECONDS * self.batches)
 
     def advice(self) -> tuple[str, ...]:
         """What this loader's batches and dataset suggest, whatever its knobs."""
@@ -200,10 +211,10 @@ def _packing_note(batch: Any) -> str:
     )
 
 
-def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Channel) -> tuple[str, ...]:
+def _write_reference(source: Any, zero: LoaderSettings, path: str, channel: Channel, by_index: bool) -> tuple[str, ...]:
     channel.send(phase="reference")
     try:
-        found = reference(lambda: source.build(zero), REFERENCE_SECONDS)
+        found = reference(lambda: source.build(zero), REFERENCE_SECONDS_BY_INDEX if by_index else REFERENCE_SECONDS)
     except Exception as error:
         return (f"data are not compared between settings, since the reference failed: {type(error).__name__}: {error}",)
     with open(path, "w") as file:
