@@ -590,7 +590,6 @@ def test_a_worker_that_is_a_round_ahead_of_another_is_told_and_is_no_fault():
     assert "20 of the first 120 samples came from more than one worker" in found.notes[0]
 
 
-
 # -- a dataset that keeps what it has read --
 
 
