@@ -231,7 +231,7 @@ class SweepStore:
 
     def _no_such_sweep(self, name: str | None, source: str | None) -> str:
         names = self.names()
-        if not names:
+        if not names or (name is None and source is None):  # then any would have done: there was none when it looked
             return empty(self.path)
         shown = ", ".join(map(repr, names[:20])) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         what = f"named {name!r}" if name is not None else f"of {source}"
