@@ -16,8 +16,9 @@ W0, W2, W4 = (LoaderSettings(num_workers=count) for count in (0, 2, 4))
 LOOK, CHECK = Round((W2,), 0.2, screen=True), Round((W2,), 0.5)
 
 
-def planned(settings, round_, runs=(), batch_seconds=None, left=math.inf, runs_left=3, cores=2):
-    progress = Progress((W0, W2, W4), trials_of(runs, cores), probe=probe_of(batch_seconds=batch_seconds), cores=cores)
+def planned(settings, round_, runs=(), batch_seconds=None, left=math.inf, runs_left=3, cores=2, longest=None):
+    probe = probe_of(batch_seconds=batch_seconds, longest_batch_seconds=longest)
+    progress = Progress((W0, W2, W4), trials_of(runs, cores), probe=probe, cores=cores)
     plan, _ = trial_plan(
         settings,
         round_,
@@ -61,6 +62,14 @@ def test_what_workers_take_is_told_from_the_probe_until_they_ran_and_from_their_
 def test_many_workers_are_given_two_rounds():
     many = LoaderSettings(num_workers=16)
     assert planned(many, LOOK, [run_at(W0, 0.2), run_at(many, 0.1)], 0.2).measure_seconds == pytest.approx(32 * 0.1)
+
+
+def test_where_some_batches_take_far_longer_three_times_as_many_are_timed():
+    known = [run_at(W2, 0.05)]
+    assert planned(W2, LOOK, known, 0.1, longest=0.2).measure_seconds == pytest.approx(8 * 0.05)
+    assert planned(W2, LOOK, known, 0.1, longest=0.9).measure_seconds == pytest.approx(3 * 8 * 0.05)
+    tail = run_at(W0, 0.1, batch_seconds_p50=0.05, batch_seconds_max=0.8)
+    assert planned(W2, LOOK, [*known, tail], 0.1).measure_seconds == pytest.approx(3 * 8 * 0.05)
 
 
 def test_the_first_run_of_a_sweep_is_not_stretched_since_it_does_not_count():

@@ -226,7 +226,7 @@ def test_a_race_costs_less_than_a_grid_and_a_forecast_less_than_a_race(swept):
             swept(server, strategy)
             seconds[strategy] += server.seconds
 
-    assert 4 * seconds["race"] < seconds["grid"] and 2 * seconds["forecast"] < seconds["race"]
+    assert 4 * seconds["race"] < seconds["grid"] and 1.3 * seconds["forecast"] < seconds["race"]
 
 
 # -- grid --

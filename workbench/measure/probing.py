@@ -151,6 +151,7 @@ class _Look:
             pickle_problems={m: shipping.pickle_problem(self._loader, m) for m in ("spawn", "forkserver")},
             batches_seen=self.batches,
             batch_seconds=statistics.median(self._gaps[1:]) if len(self._gaps) > 1 else None,
+            longest_batch_seconds=max(self._gaps[1:], default=None),
             current=current,
             notes=_rank_note(self._loader),
             manifest_digest=manifest_digest(self._loader),

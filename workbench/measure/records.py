@@ -122,6 +122,7 @@ class Probe:
         pickle_problems: For "spawn" and "forkserver", why plain pickling fails, or None where it works.
         batches_seen: Batches the probe took.
         batch_seconds: Median seconds between batches in the probe, or None with fewer than two.
+        longest_batch_seconds: The longest of them.
         current: The loader's own settings, as the trial process saw them.
         notes: Sentences worth showing once a sweep.
         manifest_digest: Digest of the manifest of the data set that was read, None where it has none.
@@ -145,6 +146,7 @@ class Probe:
     pickle_problems: dict[str, str | None] = field(default_factory=dict)
     batches_seen: int = 0
     batch_seconds: float | None = None
+    longest_batch_seconds: float | None = None
     current: LoaderSettings | None = None
     notes: tuple[str, ...] = ()
     manifest_digest: str | None = None

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.forecast import forecast_from
-from workbench.tuning.ranking import EQUAL_WITHIN, counts
+from workbench.tuning.ranking import EQUAL_WITHIN, counts, rank, worths
 from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of
-from workbench.tuning.trials import surely_slower
 
 TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
 MOST_STARTS_TO_SETTLE = 3  # of the best, against the current settings
@@ -56,14 +55,13 @@ class Predicting:
 
 def _to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
     """The fastest that was tested and the current settings, while it is not certain that changing gains anything."""
-    current = progress.current
-    tested = {one: rate for one in progress.candidates if progress.is_checked(one) and (rate := progress.estimate(one))}
-    mine = progress.estimate(current) if current is not None else None
-    best = max(tested, key=lambda one: tested[one].samples_per_second, default=None)
-    if mine is None or best is None or best == current or progress.starts(best) >= MOST_STARTS_TO_SETTLE:
+    found = rank(list(progress.trials.values()), progress.current, progress.probe)
+    if not found.kept_current or found.fastest is None:
         return ()
-    gains = tested[best].samples_per_second > (1 + EQUAL_WITHIN) * mine.samples_per_second
-    return (current, best) if gains and current and not surely_slower(mine, tested[best]) else ()
+    best, mine = found.fastest, found.order[0]
+    worth, known = worths((best, mine), progress.probe)
+    gains = worth.samples_per_second > (1 + EQUAL_WITHIN) * known.samples_per_second
+    return (mine.settings, best.settings) if gains and len(best.runs) < MOST_STARTS_TO_SETTLE else ()
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:

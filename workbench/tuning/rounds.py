@@ -16,7 +16,7 @@ from workbench.tuning.ranking import is_checked, rank
 STARTS_TO_WIN = 2  # a single start may have been lucky
 STARTS_FOR_MORE_WORKERS = 3  # more processes than before must gain more than what starts differ by
 FIRST_LOOK_SHARE = 0.2  # of the measuring time: enough to see a factor, not a few percent
-FINAL_SHARE = 0.5  # for what may win
+FINAL_SHARE = 0.4  # for what may win
 COUNTS = ("num_workers", "prefetch_factor")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.plan import LEAST_DEADLINE_SECONDS, TrialPlan
 from workbench.measure.records import TrialRun
+from workbench.tuning.belief import TAIL_TIMES, has_tail
 from workbench.tuning.rounds import Progress, Round
 
 SCREEN_WARMUP_SECONDS = 0.1  # beside the queue, which is used up once in any case
@@ -15,6 +16,8 @@ SCREEN_WINDOW_SECONDS = 0.04
 LONGEST_SHARE = 2.0  # a run that is not precise yet goes on for as long again; a further start tells more than that
 LEAST_BATCHES, LEAST_BATCHES_OF_A_LOOK = 12, 8
 """Batches that a run is to time: of four, a lucky one decides, and a tail of one slow batch in ten is not seen."""
+TAILED_TIMES = 3
+"""So many times as many where some take far longer than others, which a short look meets or misses by chance."""
 LEAST_ROUNDS = 2
 """The same in rounds, one batch of each worker."""
 LONGEST_STRETCH = 10.0
@@ -93,4 +96,12 @@ def seconds_of_enough_batches(settings: LoaderSettings, progress: Progress, look
         rates = [trial.batches_per_second for trial in progress.trials.values() if trial.batches_per_second]
         alone = (progress.probe.batch_seconds if progress.probe else None) or 0.0
         batch = max(alone / max(1.0, min(settings.num_workers, progress.cores)), 1 / max(rates) if rates else 0.0)
-    return max(LEAST_BATCHES_OF_A_LOOK if look else LEAST_BATCHES, LEAST_ROUNDS * settings.num_workers) * batch
+    batches = max(LEAST_BATCHES_OF_A_LOOK if look else LEAST_BATCHES, LEAST_ROUNDS * settings.num_workers)
+    return batches * batch * (TAILED_TIMES if _has_tail(progress) else 1)
+
+
+def _has_tail(progress: Progress) -> bool:
+    """Whether the probe, or any run without workers, met a batch that took far longer than others."""
+    probe, runs = progress.probe, [run for trial in progress.trials.values() for run in trial.runs]
+    seen = (probe.batch_seconds or 0.0, probe.longest_batch_seconds or 0.0) if probe else (0.0, 0.0)
+    return seen[1] > TAIL_TIMES * seen[0] > 0 or any(has_tail([run]) for run in runs if run.status == "ok")
