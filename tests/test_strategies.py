@@ -320,6 +320,14 @@ def test_the_first_run_over_cold_files_is_done_again():
     assert order[0] == W0 and order.count(W0) == 2
 
 
+def test_a_race_looks_again_only_so_often():
+    def later_looks(race):
+        rounds = play(race, lambda one: 100.0 if one.num_workers else 60.0, SPACE.settings(), W0, spread=0.05)
+        return sum(len(one.settings) for one in rounds[1:] if one.screen)
+
+    assert later_looks(Race(max_later_starts=0)) == 0 < later_looks(Race(max_later_starts=2)) < later_looks(Race())
+
+
 def test_where_an_epochs_edge_matters_the_other_way_of_restarting_is_measured_too(swept):
     short = computed(
         "short", "storage", lab.loader(storage_seconds=0.004), SPACE.settings(), epoch_samples=500, variation=0.0

@@ -33,10 +33,12 @@ class Race:
         gain: Expected gain, as a share of the rate, for which a further start is spent; the price rises from start
             to start.
         max_starts: Starts after which a settings is done in any case.
+        max_later_starts: Starts after the first looks after which what is not settled is said to be so.
     """
 
     gain: float = GAIN_WORTH_A_START
     max_starts: int = 5
+    max_later_starts: int = 14
 
     def next_round(self, progress: Progress) -> Round:
         """First looks at every kind, then at rivals of the favourite, then its check."""
@@ -75,7 +77,7 @@ class Race:
         open_ = [one for one in gains if one != favourite and progress.starts(one) < self.max_starts]
         rival = max(open_, key=gains.__getitem__, default=None)
         spent = sum(map(progress.starts, progress.candidates)) - len(kinds_of(progress))
-        if rival is None or gains[rival] <= self.gain + GAIN_PRICE_RISE * spent:
+        if rival is None or spent >= self.max_later_starts or gains[rival] <= self.gain + GAIN_PRICE_RISE * spent:
             return []
         again = progress.starts(favourite) <= progress.starts(rival) and progress.starts(favourite) < self.max_starts
         return [rival, favourite] if again else [rival]
