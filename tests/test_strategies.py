@@ -320,6 +320,16 @@ def test_the_first_run_over_cold_files_is_done_again():
     assert order[0] == W0 and order.count(W0) == 2
 
 
+@pytest.mark.parametrize(("strategy", "faster", "spread"), [("guided", 115.0, 0.15), ("forecast", 120.0, 0.05)])
+def test_what_looks_faster_and_the_current_settings_are_started_until_the_gain_is_certain(strategy, faster, spread):
+    """Single starts that lie so far apart do not show so small a gain."""
+    rate = {0: 100.0, 1: 100.0, 2: faster}
+    rounds = play(strategy_named(strategy), lambda one: rate[one.num_workers], [W0, W1, W2], W0, spread=spread)
+
+    order = started(rounds)
+    assert order.count(W0) - 1 >= 2 and order.count(W2) >= 2  # the first run is over cold files
+
+
 def test_a_race_looks_again_only_so_often():
     def later_looks(race):
         rounds = play(race, lambda one: 100.0 if one.num_workers else 60.0, SPACE.settings(), W0, spread=0.05)

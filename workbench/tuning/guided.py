@@ -15,6 +15,7 @@ from workbench.tuning.rounds import (
     Progress,
     Round,
     apart,
+    to_settle,
     wants_a_check,
 )
 
@@ -71,7 +72,9 @@ class Guided:
                     break
         if not progress.estimate(best):
             return Round(())
-        return Round((best,), FINAL_SHARE) if wants_a_check(best, progress) else Round(())
+        if wants_a_check(best, progress):
+            return Round((best,), FINAL_SHARE)
+        return Round(to_settle(progress), FINAL_SHARE)
 
     def runs_left(self, progress: Progress) -> int:
         """Runs until every knob had its turn, were no value better than the one before."""

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.forecast import forecast_from
-from workbench.tuning.ranking import EQUAL_WITHIN, counts, rank, worths
-from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of
+from workbench.tuning.ranking import counts
+from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of, to_settle
 
 TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
-MOST_STARTS_TO_SETTLE = 3  # of the best, against the current settings
 MOST_VERIFIED = 4  # predictions that are put to the test, one after the other
 
 
@@ -35,7 +34,7 @@ class Predicting:
         best = self._best(progress)
         tested = sum(progress.is_checked(one) for one in progress.candidates)
         if best is None or progress.is_checked(best) or tested >= self.most_verified:
-            return Round(_to_settle(progress), TEST_SHARE, screen=True)
+            return Round(to_settle(progress), TEST_SHARE, screen=True)
         return Round((best,), TEST_SHARE)
 
     def runs_left(self, progress: Progress) -> int:
@@ -51,17 +50,6 @@ class Predicting:
         if not rated:
             return next((one for one in alive if not progress.is_seen(one)), None)
         return forecast_from(rated, alive, progress.probe, progress.cores, progress.paced).best
-
-
-def _to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
-    """The fastest that was tested and the current settings, while it is not certain that changing gains anything."""
-    found = rank(list(progress.trials.values()), progress.current, progress.probe)
-    if not found.kept_current or found.fastest is None:
-        return ()
-    best, mine = found.fastest, found.order[0]
-    worth, known = worths((best, mine), progress.probe)
-    gains = worth.samples_per_second > (1 + EQUAL_WITHIN) * known.samples_per_second
-    return (mine.settings, best.settings) if gains and len(best.runs) < MOST_STARTS_TO_SETTLE else ()
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:

@@ -11,12 +11,13 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate
-from workbench.tuning.ranking import is_checked, rank
+from workbench.tuning.ranking import EQUAL_WITHIN, is_checked, rank, worths
 
 STARTS_TO_WIN = 2  # a single start may have been lucky
 STARTS_FOR_MORE_WORKERS = 3  # more processes than before must gain more than what starts differ by
 FIRST_LOOK_SHARE = 0.2  # of the measuring time: enough to see a factor, not a few percent
 FINAL_SHARE = 0.4  # for what may win
+MOST_STARTS_TO_SETTLE = 3  # of what looks faster, and of the current settings
 COUNTS = ("num_workers", "prefetch_factor")
 
 
@@ -131,3 +132,15 @@ def wants_a_check(favourite: LoaderSettings, progress: Progress) -> bool:
     known = progress.current.num_workers if progress.current else 0
     starts = STARTS_FOR_MORE_WORKERS if favourite.num_workers > known else STARTS_TO_WIN
     return not progress.is_checked(favourite) or progress.starts(favourite) < starts
+
+
+def to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
+    """The fastest that was tested and the current settings, while it is not certain that changing gains anything."""
+    found = rank(list(progress.trials.values()), progress.current, progress.probe)
+    if not found.kept_current or found.fastest is None:
+        return ()
+    best, mine = found.fastest, found.order[0]
+    worth, known = worths((best, mine), progress.probe)
+    gains = worth.samples_per_second > (1 + EQUAL_WITHIN) * known.samples_per_second
+    few = tuple(one.settings for one in (mine, best) if len(one.runs) < MOST_STARTS_TO_SETTLE)
+    return few if gains else ()
