@@ -13,6 +13,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +24,9 @@ from tests import faulty
 from tests.scripted import probe_of
 from workbench.errors import ProbeError, SourceError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
-from workbench.measure import plan
+from workbench.measure import plan, probing
 from workbench.measure.plan import limits_of
-from workbench.measure.probing import ASSURED_BATCHES, ASSURED_SECONDS
+from workbench.measure.probing import ASSURED_BATCHES
 from workbench.measure.trial import TrialPlan, TrialServer, measure
 
 QUICK = TrialPlan(
@@ -308,20 +309,28 @@ def test_an_endless_stream_is_measured_and_has_neither_an_epoch_nor_an_edge():
         assert {w.samples / w.batches for w in run.windows} == {12}
 
 
-class Slow(Dataset):
+class Ticking(Dataset):
+    """Each sample moves a made-up clock on by a tenth of a second."""
+
+    def __init__(self, length):
+        self.length, self.now = length, 0.0
+
     def __len__(self):
-        return 100_000
+        return self.length
 
     def __getitem__(self, index):
-        time.sleep(0.01)
+        self.now += 0.1
         return torch.tensor(index)
 
 
-def test_the_probe_does_not_wait_for_the_end_of_an_epoch_that_is_stated_to_be_long():
-    with TrialServer(DataLoader(Slow())) as server:
-        probe = server.probe()
-    assert (probe.epoch_batches, probe.epoch_samples) == (100_000, 100_000)
-    assert ASSURED_BATCHES <= probe.batches_seen <= ASSURED_SECONDS / 0.01 + ASSURED_BATCHES
+@pytest.mark.parametrize(("length", "seen"), [(100_000, ASSURED_BATCHES), (15, 15)])
+def test_the_probe_goes_on_to_the_end_of_an_epoch_only_where_it_is_stated_to_be_near(monkeypatch, length, seen):
+    data = Ticking(length)
+    monkeypatch.setattr(probing, "time", SimpleNamespace(perf_counter=lambda: data.now))
+    look = probing._Look(DataLoader(data), {"samples_per_batch": None}, [0])
+    look.first()
+    look.rest()
+    assert look.batches == seen
 
 
 class Long(Endless):
