@@ -16,7 +16,6 @@ each fault switched off, on, and off again. Parts of a long exam are asked apart
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.benchmarks.exam import QUESTIONS, AskedLoader, AskedStep, Question, flips, fresh
-from tests.benchmarks.plain_headroom import PlainLoops
+from tests.benchmarks.plain_headroom import plain_headroom
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.diagnosis import Diagnosis, diagnose_with
 from workbench.measure.trial import TrialServer
@@ -58,17 +57,17 @@ def examine(questions: Sequence[Question], report: Any = None) -> list[dict[str,
         path = str(Path(folder) / "question.json")
         asked = AskedLoader(path)
         asked.put(Question("healthy"))
-        with contextlib.closing(PlainLoops()) as loops, TrialServer(asked, step=AskedStep(path)) as server:
+        with TrialServer(asked, step=AskedStep(path)) as server:
             server.probe()
             for question in questions:
-                shown = [] if _is_computed(question) else [loops.headroom(question)]
+                shown = [] if _is_computed(question) else [plain_headroom(question)]
                 begun = time.perf_counter()
                 found = [ask(server, asked, question)]
                 seconds = round(time.perf_counter() - begun, 1)
-                shown += [] if _is_computed(question) else [loops.headroom(question)]
+                shown += [] if _is_computed(question) else [plain_headroom(question)]
                 while shown and max(shown) > LOOPS_AGREE * min(shown) and len(found) < MOST_ASKED:
                     found.append(ask(server, asked, question))
-                    shown.append(loops.headroom(question))
+                    shown.append(plain_headroom(question))
                 rows.append(_row(question, found, shown) | {"seconds": seconds})
                 if report is not None:
                     report(rows[-1])

@@ -48,9 +48,9 @@ from workbench.tuning.sweep import Sweep
 STRATEGIES = ("race", "forecast", "guided")  # a grid costs more than the oracle itself; --strategies can name it
 ORACLE_STARTS, QUICK_STARTS = 5, 3
 MORE_STARTS = 2  # times as many, of those that may be best
-ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 2.5  # of windows, in each start ...
+ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 1.5  # of windows, in each start ...
 ORACLE_BATCHES = 16  # ... that hold about so many batches
-RESOLVED = 0.012  # standard error of what a settings loses, at which it need not be started on
+RESOLVED = 0.015  # standard error of what a settings loses, at which it need not be started on
 SURELY_BELOW = 0.01  # a settings that loses less than this is started on, however surely it loses it
 TPE_SEED = 0
 
@@ -86,7 +86,7 @@ def _loaders() -> dict[str, Loader]:
         "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=32), "hand-over"),
         "tail": Loader(lab.loader(**slow, batch_size=16), "tail"),
         "memory": Loader(lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=16), "memory-bound"),
-        "table": Loader(lab.loader(sample_bytes=64, batch_size=64, length=65_536), "in-memory"),
+        "table": Loader(lab.loader(sample_bytes=64, batch_size=512, length=262_144), "in-memory"),
         "noisy": Loader(lab.loader(decode_cpu_seconds=0.0015, batch_size=16), "noisy"),
     }
 
@@ -96,10 +96,16 @@ NEIGHBOUR = ("noisy",)  # measured while another program uses a core half of the
 
 
 def benchmark_space(quick: bool) -> SearchSpace:
-    """Worker counts up to twice two cores, three depths, workers kept or not: 19 settings; 7 when quick."""
+    """Worker counts up to twice two cores, three depths, workers kept or not, order kept or not: 37 settings; 7 when
+    quick. Nothing is pinned on a machine without an accelerator."""
     if quick:
         return SearchSpace(num_workers=[0, 1, 2, 4], prefetch_factor=[2, 8])
-    return SearchSpace(num_workers=[0, 1, 2, 4], prefetch_factor=[2, 4, 8], persistent_workers=[False, True])
+    return SearchSpace(
+        num_workers=[0, 1, 2, 4],
+        prefetch_factor=[2, 4, 8],
+        persistent_workers=[False, True],
+        in_order=[True, False],
+    )
 
 
 # -- the oracle --
@@ -328,6 +334,7 @@ def _nearest(oracle: Oracle, wanted: LoaderSettings) -> LoaderSettings:
             abs(one.num_workers - wanted.num_workers),
             abs((one.prefetch_factor or 0) - (wanted.prefetch_factor or 0)),
             one.persistent_workers != wanted.persistent_workers,
+            one.in_order != wanted.in_order,
         ),
     )
 
@@ -367,7 +374,7 @@ def tpe(oracle: Oracle, make: Any, seconds: float, replayed: bool, seed: int = T
     return Outcome("Optuna TPE", pick, took, tried.get(pick) if pick else None, len(study.trials))
 
 
-_VARIED = ("num_workers", "prefetch_factor", "persistent_workers")
+_VARIED = ("num_workers", "prefetch_factor", "persistent_workers", "in_order")
 
 
 def loadtune(oracle: Oracle, make: Any) -> Outcome | None:
@@ -468,7 +475,9 @@ def _from_loaders(names: Sequence[str], quick: bool, starts: int) -> Iterator[tu
         yield record(name, loaders[name], benchmark_space(quick), starts), loaders[name].make
 
 
-def _plain_factory(num_workers: int = 0, prefetch_factor: Any = None, persistent_workers: bool = False) -> Any:
+def _plain_factory(
+    num_workers: int = 0, prefetch_factor: Any = None, persistent_workers: bool = False, in_order: bool = True
+) -> Any:
     """Stands for a loader that is only replayed."""
     return iter(())
 
