@@ -280,6 +280,12 @@ def test_where_batches_are_formed_or_read_in_a_way_nobody_ran_nothing_is_predict
     assert "Not predicted: 2 workers, prefetch 2 (4 batches in flight), whole batches on the worker." in repr(found)
 
 
+def test_of_settings_predicted_alike_the_plainest_is_best():
+    results = sweep(DECODING, [at(0), at(1)])
+    turned = [at(2, in_order=False), at(2, persistent_workers=True), at(2), at(2, in_order=False)]
+    assert forecast(results, settings=turned).best == at(2)
+
+
 def test_threads_in_a_worker_are_predicted_only_where_some_settings_had_as_many():
     ran = [at(0), at(1), at(2), at(1, worker_threads=1)]
 

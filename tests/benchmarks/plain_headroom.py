@@ -30,7 +30,7 @@ LOOPS = 3  # each with workers of its own: where the hand-over binds, one start 
 def plain_headroom(question: Question) -> float:
     """Rate of the step alone over that of loader and step together, in a new process, as a training run is one.
 
-    A process that has run loops before is slower where objects are handed over, by a fifth after nine of them.
+    In one process after another question's loops, those that hand over pickled objects were up to a fifth slower.
     """
     ran = subprocess.run([sys.executable, __file__, json.dumps(asdict(question))], capture_output=True, check=True)
     return float(ran.stdout)

@@ -19,6 +19,7 @@ from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.fitting import Model, layout_of, models_of
 from workbench.tuning.queueing import Costs, bounds, memory_bytes, said_of
 from workbench.tuning.ranking import counts
+from workbench.tuning.rounds import apart
 
 if TYPE_CHECKING:
     import pandas
@@ -88,13 +89,14 @@ class Forecast:
 
     @property
     def best(self) -> LoaderSettings | None:
-        """The settings with the highest predicted rate, with the fewest workers among those within 2 % of it."""
+        """The settings with the highest predicted rate; among those within 2 % of it the one with the fewest workers,
+        then batches in flight, then knobs turned away from PyTorch's defaults."""
         known = [one for one in self.predictions if one.samples_per_second]
         if not known:
             return None
         top = max(one.samples_per_second or 0.0 for one in known)
         close = [one for one in known if (one.samples_per_second or 0.0) >= 0.98 * top]
-        return min(close, key=lambda one: (one.settings.num_workers, one.settings.batches_in_flight)).settings
+        return min((one.settings for one in close), key=_cheapness)
 
     def prediction(self, settings: LoaderSettings) -> Prediction | None:
         """What is predicted for these settings, or None when they are not among them."""
@@ -316,6 +318,10 @@ def _worth_predicting(results: Results, cores: float) -> list[LoaderSettings]:
     plain = results.best or tried[0]
     counts = {0, 1, max(1, round(cores)), max(1, round(cores) // 2), 2 * max(1, round(cores))}
     return [*tried, *(plain.replaced(num_workers=count) for count in sorted(counts))]
+
+
+def _cheapness(settings: LoaderSettings) -> tuple[int, int, int]:
+    return settings.num_workers, settings.batches_in_flight, apart(settings, LoaderSettings())
 
 
 # -- words --
