@@ -50,6 +50,7 @@ ORACLE_STARTS, QUICK_STARTS = 5, 3
 MORE_STARTS = 2  # times as many, of those that may be best
 ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 1.5  # of windows, in each start ...
 ORACLE_BATCHES = 16  # ... that hold about so many batches
+CHECK_SECONDS = 0.4  # for right data, once for each settings
 RESOLVED = 0.015  # standard error of what a settings loses, at which it need not be started on
 SURELY_BELOW = 0.01  # a settings that loses less than this is started on, however surely it loses it
 TPE_SEED = 0
@@ -160,6 +161,7 @@ def _oracle_plan(number: int, seconds: float, first: bool) -> TrialPlan:
         measure_seconds=seconds,
         max_measure_seconds=1.25 * seconds,
         check_data=first,
+        check_seconds=CHECK_SECONDS,
         measure_edge=first,
         measure_growth=first,
         fill_queue=first,
