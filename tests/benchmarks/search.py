@@ -7,7 +7,7 @@
     python tests/benchmarks/search.py --computed                 # the same over loaders whose truth is a formula
 
 The oracle starts every settings of the space at least five times, alternating, and those that may be best up to
-ten times. For each strategy and rival, in the same run: seconds used (wall time from the first line to the answer),
+seven times. For each strategy and rival, in the same run: seconds used (wall time from the first line to the answer),
 that as a share of the exhaustive cost (the tutorial's protocol: 20 warm-up and 200 measured batches for every settings,
 with its start and end), regret of the pick (share of the best rate that it loses: `Oracle.regret` says how the luck of
 the highest mean is kept out of it), and what rate was stated against the oracle's.
@@ -47,7 +47,7 @@ from workbench.tuning.sweep import Sweep
 
 STRATEGIES = ("race", "forecast", "guided")  # a grid costs more than the oracle itself; --strategies can name it
 ORACLE_STARTS, QUICK_STARTS = 5, 3
-MORE_STARTS = 2  # times as many, of those that may be best
+MORE_STARTS = 2  # of those that may be best
 ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 1.5  # of windows, in each start ...
 ORACLE_BATCHES = 16  # ... that hold about so many batches
 CHECK_SECONDS = 0.4  # for right data, once for each settings
@@ -113,7 +113,7 @@ def benchmark_space(quick: bool) -> SearchSpace:
 
 
 def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle:
-    """Starts every settings `starts` times, alternating, then those that may be best `MORE_STARTS` times as often."""
+    """Starts every settings `starts` times, alternating, then those that may be best up to `MORE_STARTS` times more."""
     begun = time.perf_counter()
     with _neighbour(name), TrialServer(loader.make) as server:
         probe = server.probe()
@@ -123,7 +123,7 @@ def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle
         seconds = _oracle_seconds(probe, server.cores)
         server.run(current, _oracle_plan(0, seconds, first=False))  # over cold files: not counted
         runs: list[list[_Start]] = [[] for _ in settings]
-        for number in range(starts * MORE_STARTS):
+        for number in range(starts + MORE_STARTS):
             due = range(len(settings)) if number < starts else _may_be_best(runs)
             if number >= starts and len(due) < 2:
                 break
