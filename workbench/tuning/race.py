@@ -11,8 +11,8 @@ from workbench.tuning.ranking import counts
 from workbench.tuning.rounds import FINAL_SHARE, Progress, Round, first_looks, kinds_of, wants_a_check
 
 SECOND_LOOK_SHARE = 0.4  # of the measuring time: starting a loader takes longer than this
-GAIN_WORTH_A_START = 0.02  # expected gain, as a share of the rate, for which the first further start is spent ...
-GAIN_PRICE_RISE = 0.003  # ... and so much more for each one after it: the last percent is not chased for ever
+GAIN_WORTH_A_START = 0.015  # expected gain, as a share of the rate, for which the first further start is spent ...
+GAIN_PRICE_RISE = 0.002  # ... and so much more for each one after it: the last percent is not chased for ever
 FEWER_WORKERS_WORTH = 0.01  # of the rate, that a favourite with fewer workers than its rival may be slower
 UNRATED_A_LOOK = 3  # settings started at once while none has a rate
 EDGE_WORTH_A_START = 0.01  # share of an epoch that its edge must take for the other way of restarting to be measured
