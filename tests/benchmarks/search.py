@@ -70,6 +70,7 @@ class Loader:
 
 
 def _loaders() -> dict[str, Loader]:
+    """Those of the lab have batches that keep a worker busy for some tens of milliseconds, as what is waited for has."""
     slow = {"decode_cpu_seconds": 0.002, "tail_every": 240, "tail_seconds": 0.25}
     return {
         "photos": Loader(samples.photos, "sample"),
@@ -84,11 +85,11 @@ def _loaders() -> dict[str, Loader]:
             "storage",
         ),
         "mixed": Loader(lab.loader(decode_cpu_seconds=0.001, storage_seconds=0.002, batch_size=16), "mixed"),
-        "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=32), "hand-over"),
+        "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=64), "hand-over"),
         "tail": Loader(lab.loader(**slow, batch_size=16), "tail"),
-        "memory": Loader(lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=16), "memory-bound"),
-        "table": Loader(lab.loader(sample_bytes=64, batch_size=512, length=262_144), "in-memory"),
-        "noisy": Loader(lab.loader(decode_cpu_seconds=0.0015, batch_size=16), "noisy"),
+        "memory": Loader(lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=32), "memory-bound"),
+        "table": Loader(lab.loader(sample_bytes=64, batch_size=2048, length=1 << 19), "in-memory"),
+        "noisy": Loader(lab.loader(decode_cpu_seconds=0.0015, batch_size=32), "noisy"),
     }
 
 

@@ -135,12 +135,16 @@ def wants_a_check(favourite: LoaderSettings, progress: Progress) -> bool:
 
 
 def to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
-    """The fastest that was tested and the current settings, while it is not certain that changing gains anything."""
+    """What to start again while it is not certain that changing the current settings gains anything.
+
+    That is the fastest that was tested, or the current settings where those were started less often: one at a time,
+    since one more start of either may settle it.
+    """
     found = rank(list(progress.trials.values()), progress.current, progress.probe)
     if not found.kept_current or found.fastest is None:
         return ()
     best, mine = found.fastest, found.order[0]
     worth, known = worths((best, mine), progress.probe)
     gains = worth.samples_per_second > (1 + EQUAL_WITHIN) * known.samples_per_second
-    few = tuple(one.settings for one in (mine, best) if len(one.runs) < MOST_STARTS_TO_SETTLE)
-    return few if gains else ()
+    rarer = min((best, mine), key=lambda one: len(one.runs))
+    return (rarer.settings,) if gains and len(rarer.runs) < MOST_STARTS_TO_SETTLE else ()
