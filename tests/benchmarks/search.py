@@ -70,7 +70,7 @@ class Loader:
 
 
 def _loaders() -> dict[str, Loader]:
-    """Those of the lab have batches that keep a worker busy for some tens of milliseconds, as what is waited for has."""
+    """Those of the lab have batches that keep a worker busy for some tens of milliseconds."""
     slow = {"decode_cpu_seconds": 0.002, "tail_every": 240, "tail_seconds": 0.25}
     return {
         "photos": Loader(samples.photos, "sample"),
