@@ -85,9 +85,11 @@ def _loaders() -> dict[str, Loader]:
             "storage",
         ),
         "mixed": Loader(lab.loader(decode_cpu_seconds=0.001, storage_seconds=0.002, batch_size=16), "mixed"),
-        "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=64), "hand-over"),
+        "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=64, length=65_536), "hand-over"),
         "tail": Loader(lab.loader(**slow, batch_size=16), "tail"),
-        "memory": Loader(lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=32), "memory-bound"),
+        "memory": Loader(
+            lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=32, length=65_536), "memory-bound"
+        ),
         "table": Loader(lab.loader(sample_bytes=64, batch_size=2048, length=1 << 19), "in-memory"),
         "noisy": Loader(lab.loader(decode_cpu_seconds=0.0015, batch_size=32), "noisy"),
     }
