@@ -38,7 +38,7 @@ from workbench.measure.trial import TrialServer
 STARTS = 3
 SECONDS = 0.25
 HEADROOM_ERROR = 0.10
-LOOPS_AGREE, MOST_ASKED = 1.05, 5  # highest over lowest headroom of the loops that agree; how often one is asked
+LOOPS_AGREE, MOST_ASKED = 1.05, 5  # highest over lowest headroom of the loops, until which a question is asked again
 
 
 def ask(
@@ -65,21 +65,13 @@ def examine(questions: Sequence[Question], report: Any = None) -> list[dict[str,
                 found = [ask(server, asked, question)]
                 seconds = round(time.perf_counter() - begun, 1)
                 shown += [] if _is_computed(question) else [plain_headroom(question)]
-                while _is_unclear(found, shown) and len(found) < MOST_ASKED:
+                while shown and max(shown) > LOOPS_AGREE * min(shown) and len(found) < MOST_ASKED:
                     found.append(ask(server, asked, question))
                     shown.append(plain_headroom(question))
                 rows.append(_row(question, found, shown) | {"seconds": seconds})
                 if report is not None:
                     report(rows[-1])
     return rows
-
-
-def _is_unclear(found: Sequence[Diagnosis], shown: Sequence[float]) -> bool:
-    """Whether loops and diagnoses, asked in turn, differ by more than a question should hang on: the machine drifts."""
-    if not shown:
-        return False
-    off = abs(fmean(one.headroom for one in found) / fmean(shown) - 1)
-    return max(shown) > LOOPS_AGREE * min(shown) or off > HEADROOM_ERROR / 2
 
 
 def _is_computed(question: Question) -> bool:
