@@ -7,8 +7,10 @@ import threading
 import time
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.clock import Clock
@@ -90,3 +92,132 @@ def test_what_a_loader_with_a_queue_of_its_own_banks_during_a_pause_is_used_up_b
     left = loader.ready.qsize()
     stream.iterator.close()
     assert banked > 40 and left < banked / 4
+
+
+class Iterator:
+    """Stands for torch's with workers: gives a batch at once and says that so many more are finished."""
+
+    def __init__(self, batches: int, banked: int) -> None:
+        self.batches, self._task_info = iter(range(batches)), {}
+        self._data_queue = self._worker_result_queue = queue.Queue()
+        for _ in range(banked):
+            self._data_queue.put(None)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        next(self.batches)
+        return [0.0] * 4
+
+
+class ShortEpochs:
+    """A loader of epochs of so many batches, which may say that there are more or fewer."""
+
+    num_workers = 4
+
+    def __init__(self, batches: int, banked: int, told: int | None = None) -> None:
+        self.batches, self.banked, self.told = batches, banked, told
+
+    def __iter__(self):
+        return Iterator(self.batches, self.banked)
+
+    def __len__(self) -> int:
+        if self.told is None:
+            raise TypeError("its length is not known")
+        return self.told
+
+
+class Windows:
+    """A warden to whom so many windows suffice; keeps where in its epoch each of them ended, and how long it was."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.stream, self.seen = most, None, []
+
+    def send(self, window: tuple[float, float, int, int] | None = None, **_: Any) -> None:
+        if window is not None:
+            self.seen.append((self.stream.epochs_ended, self.stream.in_epoch, window[2]))
+
+    def stopped(self) -> bool:
+        return len(self.seen) >= self.most
+
+
+def windows_of(loader: ShortEpochs, most: int = 6) -> tuple[str, list[tuple[int, int, int]]]:
+    """Mode and windows, from a measurement that begins after the warm-up: 4 workers, 32 batches in flight."""
+    channel = Windows(most)
+    plan = {"warmup_seconds": 0.0, "max_measure_seconds": 60.0, "window_seconds": 0.0}
+    stream = channel.stream = Stream(loader, len, None, [0] * 4)
+    stream.start()
+    clock = Clock(stream, LoaderSettings(num_workers=4, prefetch_factor=8), plan, channel)
+    clock.warm_up()
+    clock.measure()
+    return clock.mode, channel.seen
+
+
+@pytest.mark.parametrize("told", [100, None])
+def test_windows_end_where_nothing_more_is_asked_for_and_batches_wait(told):
+    mode, seen = windows_of(ShortEpochs(100, banked=20, told=told))
+    assert mode == "steady"
+    later = [(ended, batches) for epoch, ended, batches in seen if epoch > 0 or told]
+    assert later and all(ended <= 100 - 32 and ended - batches >= 4 + 20 for ended, batches in later)
+
+
+def test_windows_go_on_to_the_last_round_where_the_workers_set_the_pace():
+    mode, seen = windows_of(ShortEpochs(100, banked=0, told=100))
+    assert mode == "steady" and max(ended for _, ended, _ in seen) > 100 - 32
+    assert all(ended <= 100 - 4 for _, ended, _ in seen)
+
+
+def test_epochs_with_no_room_for_a_window_are_measured_whole():
+    mode, seen = windows_of(ShortEpochs(64, banked=28, told=64), most=3)
+    assert mode == "epochs"
+    assert [ended for _, ended, _ in seen] == [1, 1, 1] and [batches for *_, batches in seen] == [64, 64, 64]
+
+
+def test_what_waits_at_the_start_of_a_short_epoch_is_counted_so_that_slow_batches_leave_room_for_a_window():
+    mode, seen = windows_of(ShortEpochs(64, banked=2, told=64))
+    assert mode == "steady" and {batches for *_, batches in seen} == {16}
+
+
+@pytest.mark.parametrize("told", [7, 10_000])
+def test_a_loader_that_tells_a_wrong_length_is_measured_all_the_same(told):
+    mode, seen = windows_of(ShortEpochs(200, banked=20, told=told))
+    assert mode == "steady" and len(seen) == 6
+
+
+class OneIsLate(Dataset):
+    """Sample 1 waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.open = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> int:
+        while index == 1 and self.open[0] == 0:
+            time.sleep(0.001)
+        return index
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_batches_that_wait_are_counted_in_the_queue_and_behind_a_late_one(kind):
+    dataset = OneIsLate()
+    stream = Stream(kind(dataset, batch_size=1, num_workers=2, prefetch_factor=4), len, None, [0] * 4)
+    assert (stream.left, stream.banked()) == (64, None)
+    stream.start()
+    try:
+        until(lambda: stream.banked() == 4)  # all that the other worker was asked for: batch 1 keeps this one
+        dataset.open[0] = 1
+        stream.take()
+        until(lambda: stream.banked() == 8)
+        assert stream.left == 62
+    finally:
+        stream.shut_down()
+
+
+def until(condition: Any) -> None:
+    ends = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)

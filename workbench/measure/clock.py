@@ -40,28 +40,36 @@ class Clock:
         one round: it cannot have banked anything, since each of its batches was waited for.
         """
         begun = time.perf_counter()
-        self._discard(begun)
+        self._discard(begun, self._queue)
         first = self._stream.batches
         while time.perf_counter() - begun < self._plan["warmup_seconds"]:
             self._stream.take()
         spent = time.perf_counter() - begun
         self._rate = max(self._stream.batches - first, 1) / max(spent, 1e-6)
 
-    def _discard(self, begun: float, banked: int = 0) -> None:
-        for taken in range(max(self._queue, banked) + self._round):
-            if taken >= self._round and time.perf_counter() - begun > self._plan["max_measure_seconds"]:
+    def _discard(self, begun: float, banked: int) -> None:
+        self._take_round()
+        self._use_up(begun, banked)
+
+    def _take_round(self) -> None:
+        for _ in range(self._round):
+            self._stream.take()
+
+    def _use_up(self, begun: float, banked: int) -> None:
+        for _ in range(banked):
+            if time.perf_counter() - begun > self._plan["max_measure_seconds"]:
                 return
             self._stream.take()
 
     def drain(self) -> None:
         """Uses up what was banked while nothing was timed: the queue, or what a loader with a queue of its own made."""
-        self._discard(time.perf_counter(), math.ceil(self._paused_seconds * self._rate))
+        banked = math.ceil(self._paused_seconds * self._rate)
+        self._discard(time.perf_counter(), max(self._queue, banked))
 
     def first_round(self) -> None:
         """Takes a batch from every worker: from here on, growth is not start-up any more."""
         self._channel.send(phase="warm-up")
-        for _ in range(self._round):
-            self._stream.take()
+        self._take_round()
 
     def fill_queue(self) -> None:
         """Waits until the queue is full, where the loader's memory has its peak."""
@@ -85,7 +93,7 @@ class Clock:
         stream = self._stream
         ended_before, taken_before, complete = stream.epochs_ended, stream.batches, 0
         begun = time.perf_counter()
-        opened, _ = stream.take()
+        opened = self._open()
         while not self._channel.stopped() and not (complete and self._out_of_time(begun)):
             window = self._whole_epochs(opened) if self.mode == "epochs" else self._window(opened)
             if window is not None:
@@ -93,23 +101,51 @@ class Clock:
                 opened += window[1]
                 self._channel.send(window=window)
             elif complete == 0 and stream.epochs_ended - ended_before >= EPOCHS_BEFORE_WHOLE:
+                self._end_epoch()
                 self.mode, opened = "epochs", stream.arrived
             else:
-                self._discard(time.perf_counter())
-                opened, _ = stream.take()
+                opened = self._open()
         self._rate = (stream.batches - taken_before) / max(time.perf_counter() - begun, 1e-6)
 
     def _out_of_time(self, begun: float) -> bool:
         return time.perf_counter() - begun > 2 * self._plan["max_measure_seconds"]
 
+    def _open(self) -> float:
+        """Takes batches until a window may open, and returns the arrival of the last of them."""
+        stream = self._stream
+        if stream.is_running_out(self._queue, self._round):
+            self._end_epoch()
+        if stream.epochs_ended and stream.in_epoch <= self._round + self._queue:
+            self._begin_epoch()
+        return stream.take()[0]
+
+    def _begin_epoch(self) -> None:
+        """Uses up what early workers banked while the others started.
+
+        It cannot be more than the queue holds. Where an epoch has no room for so many batches, a window and the queue
+        at its end, what waits is counted instead.
+        """
+        begun, stream, banked = time.perf_counter(), self._stream, self._queue
+        self._take_round()
+        if stream.left is not None and stream.left < 2 * self._queue + ROUNDS_PER_WINDOW * self._round:
+            counted = stream.banked()
+            banked = self._queue if counted is None else min(counted, self._queue)
+        self._use_up(begun, banked)
+
+    def _end_epoch(self) -> None:
+        """Takes what is left of the epoch and the first batch of the next."""
+        stream = self._stream
+        while stream.in_epoch > 1 and stream.left is not None:
+            stream.take()
+
     def _window(self, opened: float) -> tuple[float, float, int, int] | None:
-        """A stretch of whole rounds from the last arrival; None when the epoch ended inside it."""
+        """A stretch of whole rounds from the last arrival; None when the epoch ran out inside it."""
         stream, least, rounds = self._stream, self._plan["window_seconds"], self._round
         samples, batches = stream.samples, 0
         arrivals = []
         while True:
             arrived, ended = stream.take()
-            if ended:
+            if ended or stream.is_running_out(self._queue, rounds):
                 return None
             batches += 1
             arrivals.append(arrived)

@@ -57,7 +57,7 @@ class Lap:
         transfer_seconds: Wall time of moving batches to the device, on the host.
         step_seconds: Wall time in the step, on the host.
         starved_seconds: Time for which the main thread had no core.
-        edges: Epochs that ended in it.
+        edges: Epochs that ended in it, or were running out at its end.
         whole_seconds: Length before it was cut to whole cycles (see `whole_cycles`).
     """
 
@@ -145,7 +145,7 @@ class Tap:
         if finish is not None:
             finish()
         spent = [0.0] * 4  # next, its CPU, transfer, step
-        edges, samples, batches, starved = stream.epochs_ended, stream.samples, 0, self._starved()
+        ended, samples, batches, starved = stream.epochs_ended, stream.samples, 0, self._starved()
         begun = now = clock()
         marks, look_at = [(begun, 0, samples, *spent)], begun + seconds
         while batches % self.round or batches < rounds * self.round or now < look_at:
@@ -176,9 +176,10 @@ class Tap:
             finish()
             if first == 0:  # from an idle device to an idle one; cut ends have it equally far behind
                 marks[-1] = (clock(), *marks[-1][1:])
+        edges = stream.epochs_ended - ended + stream.is_running_out(self.settings.batches_in_flight, self.round)
         counted = [b - a for a, b in zip(marks[first], marks[last], strict=True)]
         return Lap(marks[first][0], *counted, starved_seconds=self._starved() - starved,
-                   edges=stream.epochs_ended - edges, whole_seconds=marks[-1][0] - begun)  # fmt: skip
+                   edges=edges, whole_seconds=marks[-1][0] - begun)  # fmt: skip
 
     def samples_of(self, batch: Any) -> int:
         """How many samples a batch holds."""

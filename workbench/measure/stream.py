@@ -32,6 +32,8 @@ class Stream:
         self.worker_batches = 0
         self.worker_samples = 0
         self.epochs_ended = 0
+        self.in_epoch = 0
+        self._epoch_batches = _length(loader)
         self.edges: list[float] = []
         self.arrived = time.perf_counter()
         self._epochs_before = [
@@ -46,7 +48,7 @@ class Stream:
         self.iterator = iter(self.loader)
         batch = next(self.iterator)
         self.arrived = time.perf_counter()
-        self.batches = self.worker_batches = 1
+        self.batches = self.worker_batches = self.in_epoch = 1
         self.samples = self.worker_samples = self.count(batch)
         self._progress[0] = 1
         if self._step is not None:
@@ -62,6 +64,7 @@ class Stream:
             batch, ended = self._next_epoch(), True
         arrived = self.arrived = time.perf_counter()
         self.batches += 1
+        self.in_epoch += 1
         self._progress[0] = self.batches
         samples = self.count(batch)
         self.samples += samples
@@ -73,6 +76,7 @@ class Stream:
 
     def _next_epoch(self) -> Any:
         self.epochs_ended += 1
+        self._epoch_batches, self.in_epoch = self.in_epoch, 0
         _advance_epoch(self.loader, self.epochs_ended)
         if not hasattr(self.loader, "__next__"):
             if getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "persistent_workers", False):
@@ -85,6 +89,41 @@ class Stream:
             raise EmptyLoaderError("an epoch after the first gave no batch") from None
         self.edges.append(time.perf_counter() - self.arrived)
         return batch
+
+    @property
+    def left(self) -> int | None:
+        """Batches to come in this epoch; None where its length is not known, or was not told truly."""
+        if self._epoch_batches is None or self._epoch_batches < self.in_epoch:
+            return None
+        return self._epoch_batches - self.in_epoch
+
+    def banked(self) -> int | None:
+        """Batches that are finished and not taken; None where the iterator is not torch's with workers.
+
+        They wait in the queue of the workers, behind the thread that pins, or for one that is due before them.
+        """
+        iterator = self.iterator
+        try:
+            queues = {id(each): each for each in (iterator._worker_result_queue, iterator._data_queue)}
+            waiting = sum(len(task) > 1 for task in iterator._task_info.values())
+            return waiting + sum(each.qsize() for each in queues.values())
+        except (AttributeError, NotImplementedError):  # macOS cannot count what is in a queue between processes
+            return None
+
+    def is_running_out(self, in_flight: int, workers: int) -> bool:
+        """Whether nothing more is asked of the workers, and what they finished before would be counted as done now.
+
+        While batches wait, the training process sets the pace, and it does so alone as soon as the workers have nothing
+        left to do. Where none wait, the workers set it, each until its last batch.
+
+        Args:
+            in_flight: Batches that are asked for ahead.
+            workers: Batches come in rounds of this many.
+        """
+        if self.left is None or self.left >= in_flight:
+            return False
+        banked = self.banked() if self.left >= workers else None
+        return banked is None or banked > workers
 
     def end_epoch_early(self) -> float | None:
         """Lets the epoch end after the batches in flight, starts the next, and returns the seconds of that edge.
@@ -121,6 +160,12 @@ def why_empty(loader: Any) -> str:
         return "the loader yields no batch at all"
     last = " and drop_last=True drops the only one, which is not full" if getattr(loader, "drop_last", False) else ""
     return f"the loader yields no batch: its dataset holds {size} samples{last}"
+
+
+def _length(loader: Any) -> int | None:
+    with contextlib.suppress(Exception):  # whatever a loader's own __len__ raises, its first epoch tells the length
+        return len(loader)
+    return None
 
 
 def _advance_epoch(loader: Any, epoch: int) -> None:
