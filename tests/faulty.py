@@ -161,6 +161,18 @@ def not_with_workers(num_workers: int = 0) -> DataLoader:
     return make()
 
 
+def dies_unnoticed(num_workers: int = 0) -> Any:
+    """With workers, one that ends at batch 10 while the process that loads waits and sees nothing of it."""
+
+    def batches() -> Any:
+        yield from torch.zeros(10, 4)
+        if os.fork() == 0:
+            os._exit(3)
+        time.sleep(10_000)
+
+    return batches() if num_workers else make()
+
+
 def many_tensors(samples: list[Any]) -> list[Any]:
     return [[sample.clone() for _ in range(20)] for sample in samples]
 

@@ -153,6 +153,12 @@ def test_a_fault_in_a_worker_is_a_row_with_a_reason(fault, nothing_left):
     assert text in run.reason
 
 
+def test_a_worker_whose_end_nobody_noticed_is_told_apart_from_one_that_hangs():
+    run = run_one(faulty.dies_unnoticed, TWO, QUICK)
+    assert run.status == "failed"
+    assert "a worker exited with code 3" in run.reason
+
+
 MAIN_FAULTS = {
     "raises": ("failed", "ValueError: sample is broken"),
     "raises_two_part": ("failed", "TwoPartError: shard-0007 gave no answer in 5 s"),

@@ -132,6 +132,8 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
         alive = verdict.get("silent_seconds", 0.0) < limits["silence_seconds"] / 2
         if ended == "deadline" and windows and alive and verdict["phase"] in _AFTER_MEASURING:
             return "ok", ""
+        if died := [code for code in verdict.get("children", ()) if _died_by_itself(code)]:
+            return _judge_death(died[0], "a worker", verdict)
         return "timed_out", _hang_reason(settings, verdict, limits)
     if ended == "server lost":
         return "failed", "the process that starts trials ended; the next trial starts a new one. " + _tail(verdict)
@@ -236,6 +238,11 @@ def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[s
         seen = f"; the trial's memory was last seen at {format_bytes(peak)}" if peak else ""
         return "killed", f"{who} was killed (SIGKILL), usually because the machine ran out of memory{seen}"
     return "killed", f"{who} was ended by {name}"
+
+
+def _died_by_itself(code: int) -> bool:
+    """Whether this is not how a process ends that is well or is ended with the trial."""
+    return code > 0 or (code < 0 and signal.Signals(-code).name in (*_CRASHES, "SIGBUS"))
 
 
 def memory_advice(settings: LoaderSettings) -> str:

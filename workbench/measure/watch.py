@@ -80,7 +80,7 @@ class Watch:
         self.error: dict[str, Any] | None = None
         self.ended = ""
         self.exit_code: int | None = None
-        self.killed_children: dict[int, int] = {}
+        self.ended_children: dict[int, int] = {}
         self.report_closed = False
         self.report_fd = self.output_fd = self._control_fd = -1
 
@@ -158,7 +158,7 @@ class Watch:
             self.exit_code = code
             self.ended = self.ended or "exited"
         else:
-            self.killed_children[pid] = code
+            self.ended_children[pid] = code
 
     def overdue(self, now: float) -> str:
         """Why the trial must end now, or ""."""
@@ -311,7 +311,7 @@ class Watch:
             "partial": self.partial,
             "error": self.error,
             "exit_code": self.exit_code,
-            "children": sorted(set(self.killed_children.values())),
+            "children": sorted(set(self.ended_children.values())),
             "windows": [asdict(w) for w in labelled],
             "memory": asdict(self._memory()),
             "memory_over_time": [asdict(reading) for reading in thinned(self._over_time)],
