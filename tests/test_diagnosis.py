@@ -70,7 +70,9 @@ def test_other_programs_take_confidence_where_they_could_have_changed_the_side()
     close, far = rates(700, 500), rates(2000, 500)
     assert [bounds.judge(r).confidence for r in (close, far)] == ["high", "high"]
     busy = [bounds.judge(replace(r, foreign_share=0.9)) for r in (close, far)]
-    assert [(found.bound, found.confidence) for found in busy] == [("compute", "medium"), ("compute", "high")]
+    assert [(found.bound, found.confidence) for found in busy] == [("compute", "low"), ("compute", "low")]
+    half = [bounds.judge(replace(r, foreign_share=0.4)) for r in (close, far)]
+    assert [(found.bound, found.confidence) for found in half] == [("compute", "medium"), ("compute", "high")]
 
 
 def test_one_start_is_never_high_confidence():
@@ -115,7 +117,7 @@ def test_both_fast_and_together_slow_is_transfer_where_copies_explain_it():
         return bounds.judge(rates(1000, 800, combined=400, **{"input_wait_fraction": 0.0, **known, **more}))
 
     assert [found(s).bound for s in (0.015, 0.001)] == ["transfer", "compute"]
-    assert [found(0.015, foreign_share=share).confidence for share in (0.0, 0.9)] == ["high", "medium"]
+    assert [found(0.015, foreign_share=share).confidence for share in (0.0, 0.45)] == ["high", "medium"]
     assert found(0.001, kept=0.015).bound == "transfer"  # short, but it waits for the device's earlier work
     assert found(0.015, num_workers=0).bound == "compute"  # loading in turn loses as much
     assert [CopyLook(*look).keeps_host for look in ((0.004, 0.004), (0.0001, 0.004))] == [True, False]
@@ -178,7 +180,7 @@ RESIZE = Stage("Resize", 0.03, 0.029)
         (costs_of(fetch=(0.02, 0.005, 0.014)), "CPU in the dataset's __getitem__"),  # wants a core, does not wait
         (costs_of(worker_batches=(100, 0)), "idle workers"),
         (costs_of(worker_batches=(95, 5)), "shard imbalance"),
-        (costs_of(batch_walls=(0.01,) * 90 + (0.4,) * 10), "heavy tail"),
+        (costs_of(batch_walls=(*(0.01,) * 9, 0.4) * 10), "heavy tail"),
         (costs_of(**BUSY, other_threads_cpu_seconds=0.008, threads_per_worker=8), "thread oversubscription"),
         (costs_of(hand=(0.05, 0.05), tensors_per_batch=600, bytes_per_batch=40_000), "many small tensors"),
         (costs_of(hand=(0.05, 0.05), pickled_bytes_per_batch=900_000.0), "pickled objects"),
@@ -235,6 +237,25 @@ def test_what_is_to_be_done_offline_and_left_out_for_a_test_has_a_name_and_a_how
     assert "collate_fn makes its first batch once" in collate.refuted_by
 
 
+@pytest.mark.parametrize(
+    "slow, name, told",
+    [
+        ((3, 9, 17, 22), "heavy tail", "4 of 28 batches take far longer than the rest (median 10 ms"),
+        ((6, 7, 8, 9, 10, 11), "storage wait", "6 of 28 batches, most of them in a row, took far longer"),
+        ((12, 13), "storage wait", "2 of 28 batches, most of them in a row"),
+        ((0, 5, 6, 13, 20, 24), "heavy tail", "6 of 28"),  # two neighbours, as it happens
+        ((), "storage wait", ""),
+    ],
+)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_slow_batches_in_a_row_are_no_tail_of_slow_samples(slow, name, told, num_workers):
+    walls = tuple(0.3 if place in slow else 0.01 for place in range(28))
+    seen = replace(scene(costs_of(batch_walls=walls)), num_workers=num_workers)
+    cause, notes = causes.input_cause(seen), causes.asides(seen)
+    assert cause.name == name and told in (cause.evidence if name == "heavy tail" else " ".join(notes))
+    assert ("behind a slow one" in cause.evidence) == (name == "heavy tail" and num_workers > 0)
+
+
 def test_asides():
     slow = scene(costs_of(first_batch_seconds=3.0), foreign_share=0.5)
     told = " ".join(causes.asides(slow))
@@ -242,6 +263,7 @@ def test_asides():
     assert causes.asides(scene(costs_of())) == ()
     crowded = scene(costs_of(fetch=(0.02, 0.005, 0.014)), foreign_share=0.0)
     assert "more of them than cores" in causes.asides(crowded)[0]
+    assert causes.asides(replace(crowded, num_workers=0)) == ()
 
 
 def test_costs_of_several_stretches_are_weighted_by_their_batches():

@@ -39,6 +39,10 @@ VAGUE = 2.0
 """Upper over lower end of the headroom's interval above which no verdict is called highly confident: the side may be
 settled, but whoever reads "high" takes the number beside it for known."""
 
+MOSTLY_TAKEN, MOST_TAKEN = 0.5, 0.9
+"""Shares of the cores that other programs used: above the first a rate says more about them than about this loader (one
+was read at a twentieth of its rate beside them); above the second nothing is left to reckon with."""
+
 
 @dataclass(frozen=True)
 class SyncLook:
@@ -125,8 +129,9 @@ class Rates:
 
     @property
     def doubt(self) -> float:
-        """Factor by which other programs may have shifted one rate against another: equal shares of the cores."""
-        return 1.0 + (self.foreign_share or 0.0)
+        """Factor by which other programs may have shifted one rate against another: what they used was taken from one
+        of them, and nothing from the other."""
+        return 1.0 / (1.0 - min(self.foreign_share or 0.0, MOST_TAKEN))
 
 
 @dataclass(frozen=True)
@@ -147,8 +152,11 @@ class Bound:
 
 
 def judge(rates: Rates) -> Bound:
-    """The verdict that the rates support, never with high confidence beside numbers that are hardly known."""
+    """The verdict that the rates support, never with high confidence beside numbers that are hardly known, and with
+    none to speak of where other programs had most of the cores."""
     found = _judged(rates)
+    if (rates.foreign_share or 0.0) > MOSTLY_TAKEN:
+        return replace(found, confidence="low")
     return replace(found, confidence="medium") if found.confidence == "high" and _is_vague(rates) else found
 
 

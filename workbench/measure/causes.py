@@ -8,6 +8,7 @@ every stage look innocent, and a single slow sample makes a mean that no batch h
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -24,6 +25,8 @@ TAIL_SHARE = 0.15
 TAIL_NOTED = 0.04
 """Of the workers' time, idle or not, spent in the tail beyond the median: to blame it, and to mention it."""
 TAIL_FEWEST = 8
+MOST, IN_A_ROW = 0.5, 2.0
+"""Share of slow batches with a slow neighbour, and times its expected value, above which they are a stretch, no tail."""
 UNEVEN = 1.3
 """Batches of the busiest worker over the mean from which work is dealt out unevenly: DataLoader asks all of them in
 turn, so that only a worker without data falls behind."""
@@ -126,14 +129,19 @@ def asides(scene: Scene) -> tuple[str, ...]:
         )
     share, told = _tail_of(scene)
     if TAIL_NOTED <= share < TAIL_SHARE:
-        found.append(f"{told}; a larger prefetch_factor hides some of it")
+        found.append(f"{told}; a larger prefetch_factor hides some of it" if scene.num_workers else told)
+    if slow := _slow_stretch(scene.costs.batch_walls):
+        found.append(
+            f"{slow} of {len(scene.costs.batch_walls)} batches, most of them in a row, took far longer than the rest: "
+            "something outside the loader held them up, or a stretch of the data is slow"
+        )
     if (scene.foreign_share or 0.0) > NOISY_SHARE:
         found.append(
             f"other programs used {scene.foreign_share * scene.cores:.1f} of {scene.cores} cores meanwhile; "
             "figures that depend on the CPU will be better on a quiet machine"
         )
     starved = costs.starved_seconds_per_batch / max(costs.worker_seconds_per_batch, 1e-9)
-    if starved > EXPLAINS and (scene.foreign_share or 0.0) <= NOISY_SHARE:
+    if scene.num_workers and starved > EXPLAINS and (scene.foreign_share or 0.0) <= NOISY_SHARE:
         found.append(f"workers waited for a core {starved:.0%} of their time: there are more of them than cores")
     return tuple(found)
 
@@ -197,7 +205,7 @@ def _tail(scene: Scene) -> Cause | None:
 def _tail_of(scene: Scene) -> tuple[float, str]:
     """Share of the workers' time that slow batches take beyond the median, and the pattern in words."""
     walls = sorted(scene.costs.batch_walls)
-    if len(walls) < TAIL_FEWEST:
+    if len(walls) < TAIL_FEWEST or _slow_stretch(scene.costs.batch_walls):
         return 0.0, ""
     typical, late = median(walls), walls[int(0.95 * len(walls))]
     slow = [wall for wall in walls if wall > TAIL_TIMES * typical]
@@ -205,10 +213,26 @@ def _tail_of(scene: Scene) -> tuple[float, str]:
         return 0.0, ""
     beyond = sum(slow) - typical * len(slow)
     whole = scene.batch_seconds * len(walls) * max(1, scene.num_workers)
-    return beyond / whole, (
-        f"head of line: {len(slow)} of {len(walls)} batches take far longer than the rest (median {duration(typical)}, "
-        f"p95 {duration(late)}, longest {duration(walls[-1])}), and ready batches behind a slow one wait for it"
+    pattern = (
+        f"{len(slow)} of {len(walls)} batches take far longer than the rest (median {duration(typical)}, "
+        f"p95 {duration(late)}, longest {duration(walls[-1])})"
     )
+    if not scene.num_workers:
+        return beyond / whole, pattern
+    return beyond / whole, f"head of line: {pattern}, and ready batches behind a slow one wait for it"
+
+
+def _slow_stretch(walls: Sequence[float]) -> int:
+    """How many batches took far longer where they came in a row, which slow samples, drawn at random, do not; else 0.
+
+    Of batches that are slow with probability p, each on its own, a share 1 - (1 - p)**2 has a slow neighbour.
+    """
+    typical = median(walls) if walls else 0.0
+    slow = [wall > TAIL_TIMES * typical for wall in walls]
+    around = zip([False, *slow[:-1]], slow, [*slow[1:], False], strict=True)
+    beside = sum(here and (before or after) for before, here, after in around)
+    expected = 1 - (1 - sum(slow) / max(1, len(slow))) ** 2
+    return sum(slow) if beside > max(MOST, IN_A_ROW * expected) * sum(slow) else 0
 
 
 def _threads(scene: Scene) -> Cause | None:
