@@ -26,7 +26,7 @@ TAIL_NOTED = 0.04
 """Of the workers' time, idle or not, spent in the tail beyond the median: to blame it, and to mention it."""
 TAIL_FEWEST = 8
 MOST, IN_A_ROW = 0.5, 2.0
-"""Share of slow batches with a slow neighbour, and times its expected value, above which they are a stretch, no tail."""
+"""Share of slow batches with a slow neighbour, and times its expected value, above which they are a stretch of them."""
 UNEVEN = 1.3
 """Batches of the busiest worker over the mean from which work is dealt out unevenly: DataLoader asks all of them in
 turn, so that only a worker without data falls behind."""
