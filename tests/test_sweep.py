@@ -101,6 +101,17 @@ def test_a_loader_that_fails_with_no_workers_is_the_callers_error_and_no_sweep_i
         load_results(tmp_path / "s.db")
 
 
+def test_a_loader_whose_samples_cannot_be_counted_is_refused_before_the_first_trial(sweep):
+    server = ScriptedServer(by_workers, probe=probe_of(samples_per_batch=None, batch_structure="int"))
+
+    with pytest.raises(
+        ProbeError, match=r"no sample can be counted in the loader's first batch \(int\): .*samples_per_b"
+    ):
+        sweep(server).run(progress=False)
+
+    assert not server.starts
+
+
 def test_what_shared_memory_cannot_hold_is_skipped_without_a_start(sweep, monkeypatch):
     monkeypatch.setattr(engine.machine, "shared_memory_bytes", lambda: engine.machine.SharedMemory(64 << 20, 64 << 20))
     server = ScriptedServer(by_workers, probe=probe_of(batch_bytes=16 << 20))

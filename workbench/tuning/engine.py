@@ -14,6 +14,7 @@ from workbench import machine
 from workbench.errors import ProbeError, StoreError, TrialServerError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe, TrialRun
+from workbench.measure.verdicts import COUNT_ADVICE
 from workbench.tuning.control import Control, Event
 from workbench.tuning.feasibility import why_infeasible, why_too_large
 from workbench.tuning.results import Results, results_of, usable_cores_of
@@ -123,7 +124,8 @@ class Engine:
         """The whole sweep, to its end or to the first error.
 
         Raises:
-            ProbeError: If the user's loader fails with 0 workers; then nothing was stored.
+            ProbeError: If the user's loader fails with 0 workers, or its samples cannot be counted; then nothing was
+                stored.
             StoreError: If the store cannot be used, or, when resuming, does not match.
             TrialServerError: If the process that runs trials is lost.
         """
@@ -146,6 +148,7 @@ class Engine:
                 probe = self._probe(server)
                 if probe is None:
                     return
+                _refuse_what_cannot_be_counted(probe)
                 self._settle_candidates(store, previous, probe, fingerprint)
                 self._run_to_the_end(store, server, probe)
 
@@ -367,3 +370,10 @@ def _not_the_same(store: SweepStore, previous: SweepRecord, differences: list[st
         f"sweep {previous.name!r} in {store.path} cannot be resumed: {'; '.join(differences)}; "
         "start a new sweep instead (without resume)."
     )
+
+
+def _refuse_what_cannot_be_counted(probe: Probe) -> None:
+    """Without a number of samples no batch has a rate, which every trial would find out anew."""
+    if probe.samples_per_batch is None:
+        what = f"no sample can be counted in the loader's first batch ({probe.batch_structure})"
+        raise ProbeError(f"{what}: {COUNT_ADVICE}")
