@@ -114,6 +114,27 @@ def test_only_settings_that_ran_without_fault_are_ranked():
         assert [trial.settings for trial in rank(found, W0).order] == [W0]
 
 
+def test_the_recommended_settings_come_first_and_the_others_by_the_rate_that_the_table_shows():
+    """Ties are decided for the cheapest once, at the top: below, 488 comes before 474 however close they are."""
+    three, eight = LoaderSettings(num_workers=3), LoaderSettings(num_workers=8)
+    rates = {W0: around(100), W1: around(474), W2: around(746, 0.02), three: around(488), W4: around(765, 0.02)}
+
+    ranking = rank(trials(rates | {eight: around(710, 0.02)}), W0)
+
+    shown = [round(trial.samples_per_second) for trial in ranking.order]
+    assert ranking.order[0].settings == W2 and shown == [746, 765, 710, 488, 474, 100]
+
+
+def test_the_rest_goes_by_the_shown_rate_where_the_restart_of_epochs_decides_the_first():
+    kept = LoaderSettings(num_workers=4, persistent_workers=True)
+    found = trials({W0: around(100)}, epoch_edge_seconds=0.0) + trials({W4: around(500)}, epoch_edge_seconds=2.0)
+    found += trials({W2: around(400)}, epoch_edge_seconds=0.5) + trials({kept: around(450)}, epoch_edge_seconds=0.0)
+
+    order = [trial.settings for trial in rank(found, W0, probe_of(epoch_samples=500)).order]
+
+    assert order == [kept, W4, W2, W0]
+
+
 def test_the_front_holds_what_nothing_beats_in_rate_and_memory():
     found = trials(
         {W0: [100.0], W1: [90.0], W2: [200.0], W4: [300.0]},

@@ -26,7 +26,7 @@ class Ranking:
     """The order of a sweep's settings.
 
     Attributes:
-        order: Results that count, the recommended one first.
+        order: Results that count, the recommended one first, the others by their steady rate.
         fastest: The result with the highest rate, None when nothing counts.
         tied: Results as good as the fastest, itself included, without the recommended one.
         unsettled: Results of which it is not known whether they are faster than the recommended one.
@@ -129,8 +129,8 @@ def rank(
 
     The fastest leads. What cannot be told apart from it, or lies within 2 %, is tied with it, and the tie goes to fewer
     workers, then to less memory, then to a smaller prefetch; the current settings are kept unless something is faster
-    for certain, or as fast with fewer workers or markedly less memory. The same choice is then made among the rest.
-    Settings of which some workers have no data of their own do not win while anything else counts.
+    for certain, or as fast with fewer workers or markedly less memory. The rest follows by steady rate, as anyone can
+    check in a table. Settings of which some workers have no data of their own do not win while anything else counts.
 
     Args:
         trials: One result a settings.
@@ -153,15 +153,10 @@ def rank(
     alike = _tied(useful, fastest, current)
     equals = [one for one in alike if one is not winner and one.rate <= winner.rate / (1 - TIED_AT_MOST_BELOW)]
     unsettled = [one for one in useful if one not in (winner, *equals) and not surely_slower(one.worth, fastest.worth)]
-    order, left = [winner], [one for one in field if one is not winner]
-    while left:
-        leader = max(left, key=lambda one: one.rate)
-        chosen, _ = _choose(_tied(left, leader, None), current)
-        order.append(chosen)
-        left.remove(chosen)
+    rest = sorted((one for one in field if one is not winner), key=_steady_rate, reverse=True)
     rival = _rival(useful, winner) if winner.settings == current else None
     told = (rival.trial, ratio(rival.worth, winner.worth)) if rival is not None else (None, None)
-    return Ranking(_trials(order), fastest.trial, _trials(equals), _trials(unsettled), kept, *told)
+    return Ranking(_trials([winner, *rest]), fastest.trial, _trials(equals), _trials(unsettled), kept, *told)
 
 
 def passed_over(ranking: Ranking, probe: Probe | None) -> tuple[TrialResult, str] | None:
@@ -212,6 +207,10 @@ def pareto(trials: Sequence[TrialResult]) -> list[TrialResult]:
         if not front or (trial.samples_per_second or 0) > (front[-1].samples_per_second or 0):
             front.append(trial)
     return front
+
+
+def _steady_rate(one: _Entrant) -> float:
+    return one.trial.samples_per_second or 0.0
 
 
 def _trials(entrants: Sequence[_Entrant]) -> tuple[TrialResult, ...]:
