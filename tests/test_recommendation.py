@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -9,9 +11,13 @@ import pytest
 from tests.scripted import probe_of, run_of
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import TrialRun, Window
+from workbench.measure.statistics import Ratio
 from workbench.tuning.binding import binding_words
+from workbench.tuning.gains import between, is_wide
+from workbench.tuning.race import Race
 from workbench.tuning.ranking import passed_over, rank
 from workbench.tuning.results import Results
+from workbench.tuning.rounds import Progress
 from workbench.tuning.trials import trials_of
 
 W0, W1, W2, W4 = (LoaderSettings(num_workers=n) for n in (0, 1, 2, 4))
@@ -103,6 +109,15 @@ def test_more_workers_are_not_ruled_out_while_some_look_faster():
 
 
 # -- undecided --
+
+
+def seconds_of(rate: float, foreign_cores: float) -> tuple[Window, ...]:
+    """Four windows at this rate, while other programs used these cores."""
+    return tuple(Window(float(at), 1600 / rate, 100, 1600, foreign_cores) for at in range(4))
+
+
+def disturbed(settings: LoaderSettings, *rates: float, foreign_cores: float) -> list[TrialRun]:
+    return [run_of(settings, rate, noisy=True, windows=seconds_of(rate, foreign_cores)) for rate in rates]
 
 
 def undecided(**more) -> Results:
@@ -221,15 +236,180 @@ def test_a_gain_that_the_intervals_do_not_settle_looks_like_one():
 
     assert found.best == W2
     gain = line_with("PyTorch's defaults", found.recommendation)
-    assert "It looks 2.43 times as fast as PyTorch's defaults, 0 workers, which the intervals do not settle" in gain
-    assert "about the rate" not in gain
+    assert "The intervals do not settle how it compares with PyTorch's defaults, 0 workers: it has between 0." in gain
+    assert "about the rate" not in gain and "2.43" not in gain
 
 
 def test_rates_far_apart_are_not_given_a_figure_that_their_interval_denies():
-    wide = results(runs(W0, 2.0, 14.0), runs(W2, 97.0)).recommendation
+    wide = line_with("your current settings", results(runs(W0, 2.0, 14.0), runs(W2, 97.0)).recommendation)
 
-    assert "looks 12.13 times as fast" in wide and "more than starts of the same settings differ by" in wide
-    assert "That is 12" not in wide
+    assert wide.startswith("It looks faster than your current settings (PyTorch's defaults), 0 workers, by more than")
+    assert "but how much is open: anything up to" in wide and "12" not in wide.partition("(95 %")[0]
+
+
+def test_a_gain_is_a_range_where_its_interval_is_wide():
+    """12.25 times, with 4.9 to 31: what a user took for a figure."""
+    times = Ratio(12.25, 4.86, 31.0)
+    assert is_wide(times) and between(times) == "between 4.9 and 31 times"
+    assert not is_wide(Ratio(1.98, 1.67, 2.36)) and is_wide(Ratio(2.04, 1.44, 2.88))
+    assert between(Ratio(2.0, 1e-6, 1e6)) == "anything up to 1,000,000 times"
+
+    found = results(runs(W0, 40.0, 50.0, 61.0), runs(W2, 300.0, 420.0, 500.0))
+
+    gain = line_with("your current settings", found.recommendation)
+    assert re.match(
+        r"That is between [\d.]+ and [\d.]+ times the rate of your current settings .*\(95 % interval\)", gain
+    )
+    assert "Over epochs" not in gain
+
+
+def test_a_wide_gain_is_a_range_over_epochs_too():
+    groups = (
+        runs(W0, 40.0, 50.0, 61.0, epoch_edge_seconds=0.0),
+        runs(W2, 300.0, 420.0, 500.0, epoch_edge_seconds=0.5),
+    )
+
+    text = results(*groups, probe=probe_of(epoch_samples=1000)).recommendation
+
+    assert re.search(r"Over epochs of 1,000 samples, .* it is between [\d.]+ and [\d.]+ times\.", text)
+
+
+def test_other_programs_are_named_with_their_cores_where_the_gain_is_stated():
+    busy = results(
+        disturbed(W0, *three(50), foreign_cores=1.5), disturbed(W2, *three(95), foreign_cores=1.1), current=W0
+    )
+    gain = line_with("your current settings", busy.recommendation)
+    assert gain.startswith("That is between 1.8") and " and 1.9" in gain
+    assert "(95 % interval; other programs used 1.3 of 2 cores meanwhile)" in gain
+
+    quiet = results(runs(W0, *three(50)), [*runs(W2, *three(95)), *disturbed(W2, 60.0, foreign_cores=1.9)])
+    gain = line_with("your current settings", quiet.recommendation)
+    assert gain.startswith("That is 1.90 times the rate") and "other programs" not in gain  # these starts do not count
+
+    single = results(disturbed(W0, 50.0, foreign_cores=0.5), disturbed(W2, 200.0, foreign_cores=0.5)).recommendation
+    assert "It looks 4.00 times as fast as your current settings" in single
+    assert "(single starts; other programs used 0.5 of 2 cores meanwhile)" in single
+
+
+def test_an_undecided_headline_names_other_programs_and_its_interval():
+    open_ = [disturbed(W0, 18.0, 50.0, foreign_cores=1.0), disturbed(W2, 40.0, 154.0, foreign_cores=1.0)]
+    assert "; other programs used 1 of 2 cores meanwhile)" in results(*open_).recommendation.splitlines()[0]
+    looks = results(runs(W0, *three(100)), runs(W2, *three(300), screened=True)).recommendation.splitlines()[0]
+    assert "are not checked (95 % interval 2.9 to 3.1)" in looks
+
+
+# -- errors of the data --
+
+FETCHED = 'File "/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch\n    data = [self.dataset[i]'
+CORRUPT = "ValueError: corrupt image 700 (data.py:12 in __getitem__)"
+
+
+def broken(settings: LoaderSettings, batches: int, reason: str = CORRUPT, **more) -> list[TrialRun]:
+    known = {"error_type": reason.partition(":")[0], "traceback_text": FETCHED, "batches_total": batches}
+    return [TrialRun(settings, "failed", reason, **{**known, **more})]
+
+
+def test_an_error_of_the_data_is_not_blamed_on_workers():
+    """Image 700 is in batch 22 of 94, which 0 workers did not come to."""
+    found = results(
+        runs(W0, *three(20), batches_total=12), broken(W1, 20), broken(W2, 21), probe=probe_of(epoch_batches=94)
+    )
+    text = found.recommendation
+
+    head = text.splitlines()[0]
+    assert head.startswith("Keep your current settings, 0 workers: nothing else got past an error of the data set")
+    said = line_with("The data set raised an error", text)
+    assert "says nothing about workers: 0 workers took only 12 of 94 batches and would meet it too" in said
+    assert said.endswith(f"2 workers, prefetch 2 (4 batches in flight): {CORRUPT}") and "leave out what fails" in said
+    assert "No settings with workers" not in text and "Left out: 2 failed." in text
+
+
+def test_torch_names_the_fetching_of_a_batch_in_what_a_dataset_raises():
+    from torch.utils.data import DataLoader
+
+    def refuse(samples):
+        raise ValueError("samples of different sizes")
+
+    try:
+        list(DataLoader([1, 2], collate_fn=refuse))
+    except ValueError:
+        raised = broken(W2, 5, "ValueError: samples of different sizes", traceback_text=traceback.format_exc())
+
+    assert "says nothing about workers" in results(runs(W0, *three(20), batches_total=3), raised).recommendation
+
+
+def test_where_more_was_read_without_it_an_error_of_the_data_may_come_later():
+    found = results(runs(W0, *three(20), batches_total=50), broken(W2, 21), probe=probe_of(epoch_batches=94))
+
+    text = found.recommendation
+
+    assert "0 workers took 50 of 94 batches, and may meet it later" in text and "would meet it" not in text
+
+
+@pytest.mark.parametrize(
+    ("batches", "more"),
+    [
+        (94, {}),
+        (12, {"reason": "spawn has to pickle the loader and cannot: lambda", "error_type": "PicklingError"}),
+        (12, {"reason": "the dataset uses the accelerator inside a forked worker", "error_type": "RuntimeError"}),
+        (12, {"traceback_text": 'File "/torch/utils/data/_utils/worker.py", line 90, in _worker_loop'}),
+        (12, {"reason": "shared memory: Bus error", "error_type": ""}),
+    ],
+    ids=["a whole epoch went well", "pickling", "accelerator", "worker_init_fn", "no error of Python's"],
+)
+def test_what_workers_alone_can_meet_is_told_of_them(batches, more):
+    found = results(
+        runs(W0, *three(20), batches_total=batches), broken(W2, 21, **more), probe=probe_of(epoch_batches=94)
+    )
+
+    assert "No settings with workers could be rated." in found.recommendation
+    assert "The data set raised" not in found.recommendation
+
+
+def test_an_error_of_the_data_is_said_where_settings_with_workers_win_too():
+    found = results(
+        runs(W0, *three(20), batches_total=12), runs(W2, *three(90), batches_total=40), broken(W4, 60), current=W0
+    )
+
+    assert found.best == W2
+    assert "(4 batches in flight) took only 40 batches and would meet it too" in found.recommendation
+
+
+# -- why a search ended --
+
+
+def test_a_race_that_ended_with_something_open_says_why():
+    """Both were started three times; the faster one gains too little on average for a further start."""
+    wide = [runs(W0, *three(50)), runs(W1, *three(52)), runs(W2, 95.0, 100.0, 104.0), runs(W4, 80.0, 91.0, 103.0)]
+    found = results(*wide, strategy="race", options={"budget_seconds": 60.0})
+
+    (said,) = [line for line in found.recommendation.splitlines() if "not settled, may still be faster" in line]
+
+    assert "4 workers" in said and "(the search ended by itself before its time was up: one more start would" in said
+    assert re.search(
+        r"by (next to nothing|at most \d\.\d %) on average, and it makes none for less than \d\.\d %\)", said
+    )
+    assert "What would tell:" in said
+
+
+def test_a_race_that_used_up_its_starts_says_so():
+    progress = Progress((W0, W1), trials_of(runs(W0, *[40.0, 70.0] * 4) + runs(W1, *[40.0, 72.0] * 4), 2), W0)
+
+    assert Race(max_starts=9, max_later_starts=14).why_over(progress).startswith("it had made all 14 starts")
+    assert Race(max_starts=9, max_later_starts=99, gain=-1.0).why_over(progress) == ""  # it would go on
+
+
+def test_why_it_ended_is_left_unsaid_where_that_is_not_known():
+    wide = [runs(W0, *three(50)), runs(W2, 95.0, 100.0, 104.0), runs(W4, 80.0, 91.0, 103.0)]
+    for more in ({"strategy": "grid"}, {"strategy": "race", "ending": "budget"}, {"strategy": "race", "ending": ""}):
+        assert "ended by itself" not in results(*wide, **more).recommendation
+
+
+def test_a_way_out_names_no_option_that_only_one_of_script_and_terminal_has():
+    text = undecided(options={"budget_seconds": 45.0}).recommendation
+
+    assert "(in Python: the same sweep with a larger budget, and run(resume=True))" in text
+    assert "budget_seconds" not in text
 
 
 def test_a_rate_from_one_start_with_the_spread_of_others_says_so():

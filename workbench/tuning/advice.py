@@ -15,7 +15,7 @@ from workbench.tuning.ranking import counts
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
 
-_LEFT_OUT = "not run: {}; strategy='grid' measures every settings."
+_LEFT_OUT = "not run: {}; the strategy grid measures every settings."
 
 
 def predicted_rate(results: Results, settings: LoaderSettings) -> float | None:

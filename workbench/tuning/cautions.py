@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.measure.result import TrialResult
 from workbench.tuning.ranking import is_checked
+from workbench.tuning.rounds import Progress
 
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
@@ -24,6 +25,7 @@ ENDED_EARLY = {
     "interrupted": "the sweep was interrupted",
     "failed": "the sweep ended with an error",
 }
+COMMAND = "workbench sweep ..."  # stands for the user's own command; who knows that one can put it there
 
 
 def caution(results: Results) -> Iterator[str]:
@@ -48,19 +50,19 @@ def way_out(results: Results) -> str:
         return "more time"
     if results.ending not in ENDED_EARLY and _grid_starts_more(results):
         return (
-            "`workbench sweep ... --resume --strategy grid` (or: run the sweep again with resume=True and "
-            f'strategy="grid"){quiet}'
+            f'`{COMMAND} --resume --strategy grid` (in Python: the same sweep with strategy="grid", and '
+            f"run(resume=True)){quiet}"
         )
     if results.ending not in ENDED_EARLY:
         seconds = LONGER_RUNS * float(results.options.get("measure_seconds") or 1.0)
         return f"`wb.Sweep(..., measure_seconds={seconds:g}).run()`, a new sweep with longer runs{quiet}"
     budget = results.options.get("budget_seconds")
     if budget is None:
-        return f"`workbench sweep ... --resume` (in Python: the same sweep, with run(resume=True)){quiet}"
+        return f"`{COMMAND} --resume` (in Python: the same sweep, with run(resume=True)){quiet}"
     minutes = math.ceil(max(LEAST_MORE_SECONDS, MORE_BUDGET * float(budget)) / 60)
     return (
-        f"`workbench sweep ... --resume --budget {minutes}m` (or: run the sweep again with resume=True and a larger "
-        f"budget_seconds){quiet}"
+        f"`{COMMAND} --resume --budget {minutes}m` (in Python: the same sweep with a larger budget, and "
+        f"run(resume=True)){quiet}"
     )
 
 
@@ -93,10 +95,30 @@ def _unsettled(results: Results) -> Iterator[str]:
             f", and {len(waiting)} of the settings got no turn" if waiting else ""
         )
     if open_ := [trial for trial in ranking.unsettled if trial is not ranking.rival]:
-        yield f"not settled, may still be faster: {listed(open_)}"
+        yield f"not settled, may still be faster: {listed(open_)}{_why_over(results)}"
     looked_at = [] if ranking.kept_current else [trial for trial in ranking.tied if not is_checked(trial)]
     if looked_at:
         yield f"may be as good, from short looks that check neither data nor memory: {listed(looked_at)}"
+
+
+def _why_over(results: Results) -> str:
+    """Why a race that ended by itself starts nothing more although something is open."""
+    if results.strategy != "race" or results.ending != "finished":
+        return ""
+    from workbench.tuning.race import Race
+
+    started = {t.settings: t for t in results.trials if not (t.status == "skipped" and t.reason.startswith("not run"))}
+    progress = Progress(
+        tuple(trial.settings for trial in results.trials),
+        started,
+        results.current,
+        probe=results.probe,
+        cores=float(results.machine.get("usable_cores") or 1),
+        paced=bool(results.options.get("step")),
+    )
+    why = Race().why_over(progress)
+    early = " before its time was up" if results.options.get("budget_seconds") else ""
+    return f" (the search ended by itself{early}: {why})" if why else ""
 
 
 def _thin(results: Results) -> Iterator[str]:

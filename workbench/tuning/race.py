@@ -14,6 +14,7 @@ SECOND_LOOK_SHARE = 0.4  # of the measuring time: starting a loader takes longer
 GAIN_WORTH_A_START = 0.015  # expected gain, as a share of the rate, for which the first further start is spent ...
 GAIN_PRICE_RISE = 0.002  # ... and so much more for each one after it: the last percent is not chased for ever
 FEWER_WORKERS_WORTH = 0.01  # of the rate, that a favourite with fewer workers than its rival may be slower
+SMALLEST_SHOWN = 0.001  # gain that is told as a number
 UNRATED_A_LOOK = 3  # settings started at once while none has a rate
 EDGE_WORTH_A_START = 0.01  # share of an epoch that its edge must take for the other way of restarting to be measured
 RUNS_AFTER_THE_FIRST_LOOK = 10  # about what is still started once every kind was looked at, for estimates
@@ -60,27 +61,56 @@ class Race:
         if unseen:
             return unseen + RUNS_AFTER_THE_FIRST_LOOK
         following = len(self.next_round(progress).settings)
-        looked_again = sum(map(progress.starts, progress.candidates)) - len(kinds_of(progress))
-        return max(following, RUNS_AFTER_THE_FIRST_LOOK - looked_again) if following else 0
+        return max(following, RUNS_AFTER_THE_FIRST_LOOK - _later_starts(progress)) if following else 0
+
+    def why_over(self, progress: Progress) -> str:
+        """Why a race that is over spends no further start on what is not settled; empty while it is not over."""
+        favourite = progress.favourite()
+        if favourite is None or self.next_round(progress).settings:
+            return ""
+        rival, gain = self._rival(favourite, progress)
+        spent = _later_starts(progress)
+        if rival is None:
+            return ""
+        if spent >= self.max_later_starts:
+            return f"it had made all {self.max_later_starts} starts that it allows itself after the first looks"
+        gained = f"at most {100 * gain:.1f} %" if gain >= SMALLEST_SHOWN else "next to nothing"
+        return (
+            f"one more start would raise the rate by {gained} on average, and it makes none for less than "
+            f"{100 * self._price(spent):.1f} %"
+        )
 
     def _doubtful(self, favourite: LoaderSettings, progress: Progress) -> list[LoaderSettings]:
         """The rival most worth a start, if any is, and the favourite where it is known no better than that one.
 
         One rival at a time: what its start tells of settings like it is counted before the next is chosen.
         """
+        rival, gain = self._rival(favourite, progress)
+        spent = _later_starts(progress)
+        if rival is None or spent >= self.max_later_starts or gain <= self._price(spent):
+            return []
+        again = progress.starts(favourite) <= progress.starts(rival) and progress.starts(favourite) < self.max_starts
+        return [rival, favourite] if again else [rival]
+
+    def _rival(self, favourite: LoaderSettings, progress: Progress) -> tuple[LoaderSettings | None, float]:
+        """What of all that may still be started would gain most, and how much that is on average (of the rate)."""
         rated = [trial for trial in progress.trials.values() if counts(trial)]
         model = fit(rated, progress.probe, progress.cores, progress.paced) if rated else None
         belief = believe(progress.candidates, progress.trials, model)
         if belief is None or favourite not in belief:
-            return []
+            return None, 0.0
         gains = {one: belief.gain(favourite, one, _worth_of_thrift(favourite, one)) for one in belief.candidates}
         open_ = [one for one in gains if one != favourite and progress.starts(one) < self.max_starts]
         rival = max(open_, key=gains.__getitem__, default=None)
-        spent = sum(map(progress.starts, progress.candidates)) - len(kinds_of(progress))
-        if rival is None or spent >= self.max_later_starts or gains[rival] <= self.gain + GAIN_PRICE_RISE * spent:
-            return []
-        again = progress.starts(favourite) <= progress.starts(rival) and progress.starts(favourite) < self.max_starts
-        return [rival, favourite] if again else [rival]
+        return rival, gains[rival] if rival is not None else 0.0
+
+    def _price(self, spent: int) -> float:
+        return self.gain + GAIN_PRICE_RISE * spent
+
+
+def _later_starts(progress: Progress) -> int:
+    """Starts beyond a first look at every kind."""
+    return sum(map(progress.starts, progress.candidates)) - len(kinds_of(progress))
 
 
 def _worth_of_thrift(favourite: LoaderSettings, rival: LoaderSettings) -> float:

@@ -13,8 +13,9 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate
 from workbench.tuning.cautions import ENDED_EARLY, caution, listed, number, way_out
+from workbench.tuning.data_errors import data_error, data_error_words, would_meet_it
 from workbench.tuning.feasibility import batch_bytes_under
-from workbench.tuning.gains import gain_words, rate_words
+from workbench.tuning.gains import gain_words, others_meanwhile, rate_words
 from workbench.tuning.knob_notes import knob_notes, threads_worth_a_try
 from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers, is_checked, passed_over
 from workbench.tuning.start_methods import start_method_note
@@ -49,7 +50,9 @@ def why_nothing(results: Results) -> str:
         why = ENDED_EARLY.get(results.ending, "no trial has finished yet")
         return f"Nothing can be recommended: {why} before a trial did; give it more time."
     if any(trial.status == "ok" for trial in results.trials):
-        return "Nothing can be recommended: the trials ran but measured no window; give each more measure_seconds."
+        return (
+            "Nothing can be recommended: the trials ran but measured no window; give each more time (measure_seconds)."
+        )
     kinds = Counter(trial.status for trial in results.trials).most_common()
     told = ", ".join(f"{number} {status}" for status, number in kinds)
     tried = [trial for trial in results.trials if trial.status != "skipped"] or list(results.trials)
@@ -72,14 +75,16 @@ def _headline(results: Results) -> Iterator[str]:
 def _undecided(results: Results) -> str:
     rival, times = results.ranking.rival, results.ranking.rival_times
     assert rival is not None and times is not None and results.current is not None
+    busy = others_meanwhile(results, rival, results.ranking.order[0])
+    span = f" (95 % interval {_times(times.low)} to {_times(times.high)}{busy})"
     if not math.isfinite(times.high):
-        sure = "from single starts, which do not say how far another would lie"
+        sure = f"from single starts, which do not say how far another would lie{busy}"
     elif times.low <= 1:
-        sure = f"not for certain (95 % interval {_times(times.low)} to {_times(times.high)})"
+        sure = f"not for certain{span}"
     elif not is_checked(rival):
-        sure = "from short looks alone, in which its data and its memory are not checked"
+        sure = f"from short looks alone, in which its data and its memory are not checked{span}"
     else:
-        sure = "a single start of it does not settle that"
+        sure = f"a single start of it does not settle that{span}"
     return (
         f"Undecided so far: {rival.settings.describe()} looks {_times(times.value)} times as fast as your current "
         f"settings, {results.current.describe()}, but {sure}. {_upper(way_out(results))} would settle it; until then "
@@ -92,7 +97,10 @@ def _why_kept(results: Results) -> str:
         return "nothing tried is faster for certain" if results.ranking.kept_current else "nothing tried is faster"
     if not results.ending and len(results.trials) == 1:
         return "nothing else has been measured yet"
-    ended = ENDED_EARLY.get(results.ending)
+    ended, failed = ENDED_EARLY.get(results.ending), data_error(results)
+    if failed is not None:
+        too = "which they did not come to" if would_meet_it(results, failed) else "which they have not come to so far"
+        return f"nothing else got past an error of the data set, {too}"
     return "nothing else could be measured" + (f", since {ended}; more time would tell" if ended else "")
 
 
@@ -158,6 +166,8 @@ def _no_workers(results: Results) -> Iterator[str]:
     if best.settings.num_workers or (rival is not None and rival.settings.num_workers):
         return
     if not rated:
+        if data_error(results) is not None:  # told as what it is
+            return
         if faulty := [t for t in results.trials if t.settings.num_workers and t.status not in ("ok", "skipped")]:
             yield f"No settings with workers could be rated. {faulty[0].settings.describe()}: {faulty[0].reason}"
         return
@@ -218,12 +228,20 @@ def _ties(results: Results) -> Iterator[str]:
         yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {listed(tied)}; it was {why}."
 
 
+def _data_error(results: Results) -> Iterator[str]:
+    """An error of the data, which the recommended settings may not have come to."""
+    if (failed := data_error(results)) is not None:
+        yield data_error_words(results, failed)
+
+
 def _faults(results: Results) -> Iterator[str]:
     bad = [t for t in results.trials if not counts(t) and not t.reason.startswith("not run")]
     if bad:
         kinds = Counter(trial.status for trial in bad).most_common()
         told = ", ".join(f"{number} {status}" for status, number in kinds)
-        yield f"Left out: {told}. {bad[0].settings.describe()}: {bad[0].reason}"
+        failed = data_error(results)
+        example = "" if failed and bad[0].reason == failed.reason else f" {bad[0].settings.describe()}: {bad[0].reason}"
+        yield f"Left out: {told}.{example}"
 
 
 def _head_of_line(results: Results) -> Iterator[str]:
@@ -307,6 +325,7 @@ _PARTS = (
     rate_words,
     gain_words,
     _memory,
+    _data_error,
     _no_workers,
     _idle_workers,
     _binding,

@@ -29,7 +29,7 @@ _DTYPES = {
     **dict.fromkeys(("multiprocessing_context", "layout", "sharing_strategy", "status", "reason"), "string"),
 }
 _WHY_NOT_RUN = {
-    "budget": "not run: the time budget ended before its turn; give a larger budget_seconds, or resume the sweep.",
+    "budget": "not run: the time budget ended before its turn; give a larger budget, or resume the sweep.",
     "stopped": "not run: the sweep was stopped before its turn; resume it to run the rest.",
     "interrupted": "not run: the sweep was interrupted before its turn; resume it to run the rest.",
     "failed": "not run: the sweep ended with an error before its turn; resume it to run the rest.",
