@@ -12,9 +12,11 @@ import time
 import pytest
 import torch
 
+from tests import made_up_sweeps
 from workbench.cli import arguments, main
 from workbench.cli.arguments import build_parser, knob_values, knobs_asked
 from workbench.cli.checking import judge
+from workbench.cli.sweeps import going_on, print_results
 from workbench.errors import SettingsError, StoreError
 from workbench.layouts.registry import LAYOUTS
 from workbench.loaders.settings import LoaderSettings
@@ -297,6 +299,9 @@ def test_a_loader_that_raises_is_an_answer_of_no_with_the_users_own_line(folder)
         (("sweep", "loaders.py:make", "--set", "wrkers=1"), ("'wrkers'", "num_workers")),
         (("sweep", "loaders.py:make", "--strategy", "best"), ("'best'", "race")),
         (("sweep", "loaders.py:make", "--budget", "soon"), ("'soon'", "120s")),
+        (("sweep", "loaders.py:make", "--budget", "-5s"), ("'-5s'", "above 0", "'120s'")),
+        (("sweep", "loaders.py:make", "--budget=-5s"), ("'-5s'", "above 0", "'120s'")),
+        (("sweep", "loaders.py:make", "--memory-limit", "-8GiB"), ("'-8GiB'", "8GiB")),
         (("sweep", "loaders.py:make", "--memory-limit", "lots"), ("'lots'", "8GiB")),
         (("show", "missing.db"), ("missing.db", "store")),
         (("show", "loaders.py"), ("loaders.py", "not a SQLite file")),
@@ -400,6 +405,40 @@ def test_a_terminals_width_is_kept(swept, folder, monkeypatch, capsys):
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= width and "samples/s" in lines[0]
     assert "RSS" in run("show", cwd=folder).stdout.splitlines()[0]
+
+
+@pytest.mark.parametrize("width", [None, 60])
+def test_the_way_out_is_the_whole_command_in_one_line(width, monkeypatch, capsys):
+    monkeypatch.setattr("workbench.cli.sweeps.columns_of_terminal", lambda: width)
+    found = made_up_sweeps.results(
+        made_up_sweeps.trial(made_up_sweeps.settings(0), 400),
+        ending="budget",
+        options={"budget_seconds": 60.0},
+        name="make-1",
+    )
+    given = ["sweep", "my train.py:make", "--budget", "60s", "--set=in_order=true,false", "--store", "x.db", "--resume"]
+
+    print_results(found, arguments.parse(given))
+
+    wanted = "sweep 'my train.py:make' --set=in_order=true,false --store x.db --name make-1 --resume --budget 2m"
+    assert any(f"`workbench {wanted}`" in line for line in capsys.readouterr().out.splitlines())
+    print_results(found)
+    assert "`workbench sweep ... --resume --budget 2m`" in capsys.readouterr().out
+
+
+def test_going_on_names_the_sweep_as_the_store_does():
+    """A name that was taken got a number: to resume by the name that was asked for would go on with the other one."""
+    given = arguments.parse(["sweep", "m:f", "--name", "mine", "--strategy=race"])
+    for name, words in (("mine", "--name mine --resume"), ("mine-2", "--name mine-2 --resume")):
+        found = made_up_sweeps.results(name=name)
+        way_on = going_on(found, given, "--resume", "--strategy", "grid")
+        assert way_on == f"workbench sweep m:f {words} --strategy grid"
+
+
+def test_help_says_what_is_resumed_without_a_name(capsys):
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "or else with the latest of this loader" in " ".join(capsys.readouterr().out.split())
 
 
 def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(folder):

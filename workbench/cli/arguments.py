@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -59,7 +60,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         SystemExit: For `--help` and `--version` (0), and for arguments that cannot be understood (2).
     """
     parser = build_parser()
-    arguments, other_options = parser.parse_known_args(argv)
+    arguments, other_options = parser.parse_known_args(_with_values_joined(argv))
     if other_options and not getattr(arguments, "takes_other_options", False):
         parser.error(f"{arguments.command} does not know {' '.join(other_options)}")
     arguments.argv, arguments.other_options = list(argv), other_options
@@ -70,6 +71,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             )
         arguments.store = arguments.store or arguments.store_named or STORE
     return arguments
+
+
+def _with_values_joined(argv: Sequence[str]) -> list[str]:
+    """The arguments, with `--budget -5s` as `--budget=-5s`: argparse takes -5s for an option, and none begins so.
+
+    What is wrong with such a value is then said by whatever knows what the value means.
+    """
+    joined: list[str] = []
+    for word in argv:
+        after_option = bool(joined) and joined[-1].startswith("--") and "=" not in joined[-1]
+        if after_option and re.match(r"-\.?\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def knob_values(text: str) -> list[Any]:
@@ -138,7 +154,11 @@ def _add_sweep(commands) -> None:
     command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")
     command.add_argument("--store", metavar="FILE", default=STORE, help=f"where trials are kept (default {STORE})")
     command.add_argument("--name", help="name of the sweep in the store")
-    command.add_argument("--resume", action="store_true", help="go on with the sweep of that name")
+    command.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the sweep of --name, or else with the latest of this loader in the store",
+    )
     _add_json(command)
 
 

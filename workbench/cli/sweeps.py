@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import sys
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 from workbench import machine
 from workbench.cli import endings
 from workbench.cli.arguments import knobs_asked
 from workbench.cli.progress import columns_of_terminal
+from workbench.tuning.cautions import COMMAND
 from workbench.tuning.results import Results, load_results
 
 NOTHING_RUN = {  # by how a resumed sweep ended that started nothing
@@ -22,6 +25,8 @@ NOTHING_RUN = {  # by how a resumed sweep ended that started nothing
     ),
     "budget": "the budget was used up before anything of {name} could be started; give a longer --budget",
 }
+COMMAND_IN_WORDS = re.compile(f"`{re.escape(COMMAND)} ([^`]+)`")
+STAND_IN = "\0"  # for a space at which no line may end
 FIRST_VERSION_OF_JSON = 1  # of the documents that `--json` prints; it rises when a key changes its meaning
 
 
@@ -46,7 +51,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     begun: list[Any] = []  # runs of this call
     running.on_event.append(lambda event: begun.append(event["settings"]) if event["kind"] == "run_started" else None)
     results = running.run(resume=arguments.resume)
-    _print(results, arguments.store, arguments.json)
+    _print(results, arguments.store, arguments.json, arguments)
     if arguments.resume and not begun and results.ending in NOTHING_RUN:
         print(f"workbench sweep: {NOTHING_RUN[results.ending].format(name=results.name)}", file=sys.stderr)
     if results.ending == "interrupted":
@@ -108,28 +113,63 @@ def document(results: Results, store: str) -> dict[str, Any]:
     }
 
 
-def print_results(results: Results) -> None:
-    """Prints the table and the recommendation, as wide as the terminal where there is one."""
+def print_results(results: Results, asked: argparse.Namespace | None = None) -> None:
+    """Prints the table and the recommendation, as wide as the terminal where there is one.
+
+    Args:
+        results: Of a sweep.
+        asked: The arguments that began or resumed it, for commands that can be pasted; None where they are not known.
+    """
     from workbench.notebook.tables import text_table
 
     width = columns_of_terminal()
     print(text_table(results, limit=len(results.trials) or 1, width=width))
     print()
-    lines = results.recommendation.splitlines()
-    print("\n".join(textwrap.fill(line, width, break_long_words=False) if width else line for line in lines))
+    text = results.recommendation
+    if asked is not None:
+        text = COMMAND_IN_WORDS.sub(lambda found: f"`{going_on(results, asked, *found[1].split())}`", text)
+    print("\n".join(_wrapped(line, width) if width else line for line in text.splitlines()))
 
 
-def _print(results: Results, store: str, as_json: bool) -> None:
+def _wrapped(line: str, width: int) -> str:
+    """A paragraph in lines of that width; a command stays in one line, so that it can be pasted."""
+    unbroken = re.sub(r"`workbench [^`]*`", lambda found: found[0].replace(" ", STAND_IN), line)
+    return textwrap.fill(unbroken, width, break_long_words=False, break_on_hyphens=False).replace(STAND_IN, " ")
+
+
+def _print(results: Results, store: str, as_json: bool, asked: argparse.Namespace | None = None) -> None:
     if as_json:
         print(json.dumps(document(results, store), allow_nan=False))
         return
-    print_results(results)
+    print_results(results, asked)
     print(f"\nSweep {results.name} in {store}")
 
 
 def _say_how_to_go_on(results: Results, arguments: argparse.Namespace) -> None:
-    words = ["workbench", *arguments.argv]
-    words += [] if arguments.name else ["--name", results.name]
-    words += [] if arguments.resume else ["--resume"]
     kept = sum(len(trial.runs) for trial in results.trials if trial.status != "skipped")
-    print(f"workbench sweep: stopped; {kept} runs are kept. Go on with: {shlex.join(words)}", file=sys.stderr)
+    print(
+        f"workbench sweep: stopped; {kept} runs are kept. Go on with: {going_on(results, arguments, '--resume')}",
+        file=sys.stderr,
+    )
+
+
+def going_on(results: Results, asked: argparse.Namespace, *options: str) -> str:
+    """The command that was given, as it has to be written to go on with this sweep under these options."""
+    named = asked.name == results.name  # a name that was taken got a number
+    replaced = {option for option in options if option.startswith("--")} | (set() if named else {"--name"})
+    name = [] if named else ["--name", results.name]
+    return shlex.join(["workbench", *_without(asked.argv, replaced), *name, *options])
+
+
+def _without(argv: Sequence[str], options: set[str]) -> list[str]:
+    """The arguments but for these options and their values."""
+    kept: list[str] = []
+    place = 0
+    while place < len(argv):
+        name, equals, _ = argv[place].partition("=")
+        if name not in options:
+            kept.append(argv[place])
+        elif name != "--resume" and not equals:
+            place += 1  # its value
+        place += 1
+    return kept
