@@ -104,9 +104,7 @@ def test_a_loader_that_fails_with_no_workers_is_the_callers_error_and_no_sweep_i
 def test_a_loader_whose_samples_cannot_be_counted_is_refused_before_the_first_trial(sweep):
     server = ScriptedServer(by_workers, probe=probe_of(samples_per_batch=None, batch_structure="int"))
 
-    with pytest.raises(
-        ProbeError, match=r"no sample can be counted in .* first batch \(int\): .*samples_per_b"
-    ):
+    with pytest.raises(ProbeError, match=r"no sample can be counted in .* first batch \(int\): .*samples_per_b"):
         sweep(server).run(progress=False)
 
     assert not server.starts
