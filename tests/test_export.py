@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pickle
 from dataclasses import replace
 
 import pytest
 import yaml
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 from tests.scripted import probe_of, run_of
 from workbench.errors import ExportError
@@ -150,9 +151,12 @@ def test_the_line_that_a_file_says_runs_as_it_stands(tmp_path, monkeypatch, suff
     if suffix == ".py":
         exec(path.read_text(), names)
 
-    loader = eval(line.partition("To use it: ")[2], names, {"dataset": list(range(50))})
+    yours = {"collate_fn": list} if settings.batch_on_worker else {"collate_fn": list, "shuffle": True}
+    loader = eval(line.partition("To use it: ")[2], names, {"dataset": list(range(50)), "yours": yours})
 
     assert loader.num_workers == settings.num_workers
+    assert settings.batch_on_worker or (loader.collate_fn is list and isinstance(loader.sampler, RandomSampler))
+    assert "yours: a dict of the other arguments that you give DataLoader now (shuffle," in path.read_text()
     if not settings.batch_on_worker:
         assert loader.batch_size == (settings.batch_size or 16)
 
@@ -169,8 +173,25 @@ def test_a_knob_that_this_machine_could_not_try_is_left_out_with_a_word(tmp_path
     assert "pin_memory is left out: no accelerator was here" in text and "pin_memory" not in text.replace(
         "pin_memory is left out", ""
     )
-    assert load_settings(export(none, tmp_path / f"loader{suffix}", format)) == settings
+    loaded = load_settings(export(none, tmp_path / f"loader{suffix}", format))
+    assert loaded == settings and "pin_memory" not in loaded.loader_kwargs()
+    assert "pin_memory" not in render(loaded, format)
+    assert load_settings(export(some, tmp_path / f"loader{suffix}", format)).loader_kwargs() == settings.loader_kwargs()
     assert "pin_memory" in render(some, format) and "is left out" not in render(some, format)
+
+
+def test_settings_of_a_file_equal_others_and_go_on_without_what_the_file_left_out(tmp_path):
+    path = tmp_path / "loader.yaml"
+    path.write_text("loader_kwargs: {num_workers: 2, persistent_workers: true}\n")
+    same = LoaderSettings(num_workers=2, persistent_workers=True)
+    loaded = load_settings(path)
+
+    assert loaded == same and same == loaded and len({same, loaded}) == 1 and loaded != replace(same, num_workers=1)
+    assert loaded.loader_kwargs() == {"num_workers": 2, "persistent_workers": True}
+    assert pickle.loads(pickle.dumps(loaded)).loader_kwargs() == loaded.loader_kwargs()
+    more = loaded.replaced(num_workers=4, pin_memory=True)
+    assert more.loader_kwargs() == {"num_workers": 4, "persistent_workers": True, "pin_memory": True}
+    assert "pin_memory" in same.loader_kwargs()
 
 
 def test_text_of_a_machine_cannot_break_out_of_a_comment():

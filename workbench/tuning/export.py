@@ -16,6 +16,7 @@ from workbench.errors import ExportError, SettingsError
 from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
 from workbench.tuning.exports import code, configuration
 from workbench.tuning.exports.document import Document, document_of
+from workbench.tuning.exports.said import SaidSettings
 
 if TYPE_CHECKING:
     from workbench.tuning.results import Results
@@ -73,6 +74,9 @@ def render(settings_or_results: LoaderSettings | Results, format: str) -> str:
 def load_settings(path: str | os.PathLike[str]) -> LoaderSettings:
     """Settings read back from a YAML (Hydra's too), JSON or Python export; Python is parsed, never run.
 
+    They equal the settings that were exported. Their `loader_kwargs()` name only what the file says, so that what it
+    leaves out stays as a DataLoader has it.
+
     Raises:
         ExportError: If the file is missing, has another suffix, or holds no settings.
     """
@@ -125,11 +129,11 @@ def _settings_in(data: Any) -> LoaderSettings:
         raise ValueError("no mapping at its top")
     if "_target_" in data:
         kwargs = {key: value for key, value in data.items() if not key.startswith("_")}
-        return LoaderSettings.from_dict(kwargs)
+        return SaidSettings.from_dict(kwargs)
     if not isinstance(data.get("loader_kwargs"), dict):
         raise ValueError("no loader_kwargs in it")
     beside = {knob: data[knob] for knob in NOT_FOR_DATALOADER if knob in data}
-    return LoaderSettings.from_dict({**data["loader_kwargs"], **beside})
+    return SaidSettings.from_dict({**data["loader_kwargs"], **beside})
 
 
 def _read_yaml(text: str) -> Any:

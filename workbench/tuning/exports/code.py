@@ -15,7 +15,7 @@ NOT_IN_TRAINING_ARGUMENTS = ("multiprocessing_context", "in_order", "batch_on_wo
 def as_python(document: Document) -> str:
     """A module with LOADER_KWARGS and a function that builds a DataLoader with them."""
     lines = [
-        *_comment(document, "make_loader(dataset", ")"),
+        *_comment(document, "make_loader(dataset", ", **yours)"),
         "",
         *_imports(document),
         "",
@@ -34,7 +34,7 @@ def as_python(document: Document) -> str:
 def as_lightning(document: Document) -> str:
     """A LightningDataModule whose loaders use these settings."""
     lines = [
-        *_comment(document, "TunedDataModule(train_dataset", ")"),
+        *_comment(document, "TunedDataModule(train_dataset", ", **yours)"),
         "",
         *_imports(document, lightning=True),
         "try:",

@@ -34,14 +34,14 @@ def as_hydra(document: Document) -> str:
     told = {knob: value for knob, value in _beside(document).items() if knob in _OF_TUNED_LOADER}
     target = "workbench.loaders.tuned.tuned_loader" if told else "torch.utils.data.DataLoader"
     node = {"_target_": target, "_partial_": True, **document.loader_kwargs, **told}
-    return _commented(document.comment("hydra.utils.instantiate(cfg)(dataset", ")")) + _yaml(node)
+    return _commented(document.comment("hydra.utils.instantiate(cfg)(dataset", ", **yours)")) + _yaml(node)
 
 
 def _call(document: Document, read: str, file: str) -> tuple[str, str]:
     """The call that builds a DataLoader from the file, before and after the batch size."""
     kwargs = f'{read}(open({json.dumps(document.file or file)}))["loader_kwargs"]'
     around = ("whole_batches(", ")") if document.settings.batch_on_worker else ("", "")
-    return f"{around[0]}DataLoader(dataset", f", **{kwargs}){around[1]}"
+    return f"{around[0]}DataLoader(dataset", f", **yours, **{kwargs}){around[1]}"
 
 
 def _data(document: Document) -> dict[str, Any]:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 REGENERATE = "Written by Loader Workbench; measure again rather than editing."
 _UNTRIED = "{name} is left out: no accelerator was here to try it with, so it stays as you have it."
+_YOURS = (
+    "yours: a dict of the other arguments that you give DataLoader now (shuffle, sampler, collate_fn, drop_last, ...), "
+    "without those that are set here."
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,16 @@ class Document:
 
         Args:
             before: The call as far as the batch size.
-            after: The rest of it.
+            after: The rest of it; where it names `yours`, a line says what that is.
             batch_size: What the batch size is called there.
         """
+        yours = [_YOURS] if "**yours" in after else []
         if self.settings.batch_size is not None:
-            return [f"To use it: {before}{after}"]
+            return [f"To use it: {before}{after}", *yours]
         size = "..." if self.batch_size is None else self.batch_size
         return [
             f"To use it: {before}, {batch_size}={size}{after}",
+            *yours,
             f"{batch_size} was not tuned and is not set here: left out, it would be a default and not yours.",
         ]
 
@@ -69,7 +75,8 @@ class Document:
 def document_of(settings: LoaderSettings, results: Results | None = None) -> Document:
     """The document for these settings; with `results`, what was measured goes with them."""
     if results is None:
-        return Document(settings, notes=tuple(_notes(settings, None, None)))
+        untried = tuple(sorted(getattr(settings, "left_out", ())))
+        return Document(settings, notes=tuple(_notes(settings, None, None)), untried=untried)
     trial, size, untried = results.trial(settings), _batch_size(settings, results), _untried(settings, results)
     notes = [*(_UNTRIED.format(name=name) for name in untried), *_notes(settings, trial, results.probe)]
     return Document(settings, _provenance(results, trial, size), tuple(notes), size, untried)
