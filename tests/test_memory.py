@@ -201,6 +201,20 @@ def test_too_few_rounds_or_too_few_bytes_establish_nothing():
     assert not growth([held(10, 100), held(200, 100), held(9000, 109)]).established
 
 
+def test_heaps_that_come_and_go_by_some_batches_are_no_growth():
+    swings = [held(10, 293), held(200, 302), held(1448, 451, resident_mib=700)]
+
+    assert growth(swings).established  # where a batch is small, 149 MiB more are
+    assert not growth(swings, batch_bytes=40 * MIB).established
+    assert growth([*swings[:2], held(1448, 802, resident_mib=1000)], batch_bytes=40 * MIB).established
+
+
+def test_a_loader_that_keeps_every_batch_grows_by_more_than_heaps_do_over_the_least_rounds():
+    kept = [held(samples, 100 + samples // 10 * 40, 500 + samples // 10 * 40) for samples in (10, 20, 120)]
+
+    assert growth(kept, batch_bytes=40 * MIB).established
+
+
 @pytest.mark.parametrize(
     ("limit_file", "used_file"),
     [("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")],

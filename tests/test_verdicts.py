@@ -173,7 +173,8 @@ def test_a_projected_peak_over_the_limit_does_not_pass_and_growth_is_told_with_i
     verdict = seen("finished", done={"samples": 0}, windows=[WINDOW], memory=asdict(GROWING))
     run = make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=100_000)
     assert run.status == "ok"
-    assert "per 1,000 samples in the workers, seen over 5,000 samples" in run.notes[0]
+    assert "per 1,000 samples in the workers, seen over 5,000 samples, 1.2 GB in all by the end of" in run.notes[0]
+    assert "a cache without a bound" in run.notes[0] and "MALLOC_MMAP_THRESHOLD_=65536" in run.notes[0]
     run = make_run(TWO, verdict, LIMITS, cores=2, started_at=0.0, cold=False, epoch_samples=10_000_000)
     assert run.status == "over_memory"
     assert "by the end of an epoch, over the limit of" in run.reason

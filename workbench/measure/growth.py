@@ -16,6 +16,10 @@ NOISE_BYTES = 4 << 20
 """Growth below this for each process, plus `NOISE_SHARE` of what is held, is noise: arenas that fill once, a module
 imported late. Loaders that keep nothing were seen to grow by up to 15 MB in three processes."""
 NOISE_SHARE = 0.02
+NOISE_BATCHES = 4
+"""Batches for each loading process by which heaps come and go. malloc's heap keeps freed blocks between those in use,
+and gives them back by chance: of a loader that keeps nothing, with batches of 19 MB, the private memory of each of two
+workers went up and down by up to 132 MB within two epochs, and both together by 158 MB."""
 LEAST_ROUNDS = 10
 """Rounds of batches, one from every worker, between two readings below which nothing is called established."""
 
@@ -66,16 +70,18 @@ class Growth:
     most_ahead_bytes: int | None = None
 
 
-def growth(readings: Sequence[Held]) -> Growth | None:
+def growth(readings: Sequence[Held], batch_bytes: int = 0) -> Growth | None:
     """What the readings of one run, oldest first, say about growth; None when no two can be compared.
 
     Args:
         readings: After the first round, after the warm-up, and at the end; further ones may lie between.
+        batch_bytes: Size of a batch; a few of them in every loading process are noise.
     """
     if len(readings) < 2:
         return None
     first, warm, last = readings[0], readings[1], readings[-1]
-    steady = _between(warm, last, "anonymous") if len(readings) > 2 else None
+    heaps = NOISE_BATCHES * batch_bytes * max(1, warm.processes - 1)
+    steady = _between(warm, last, "anonymous", heaps) if len(readings) > 2 else None
     if steady is not None and steady.established:
         return replace(steady, pace_bytes_per_1000_samples=steady.bytes_per_1000_samples)
     latest = max(readings[1:], key=lambda held: held.samples)
@@ -95,7 +101,7 @@ def _unsharing(found: Growth, first: Held, latest: Held, steady: Growth | None) 
     return replace(found, pace_bytes_per_1000_samples=pace, most_ahead_bytes=ahead)
 
 
-def _between(before: Held, after: Held, kind: str) -> Growth | None:
+def _between(before: Held, after: Held, kind: str, heaps_bytes: int = 0) -> Growth | None:
     samples = after.samples - before.samples
     if samples <= 0:
         return None
@@ -103,7 +109,7 @@ def _between(before: Held, after: Held, kind: str) -> Growth | None:
     counted = grown
     if kind == "copy-on-write":
         counted = grown - max(0, after.resident_bytes - before.resident_bytes)
-    noise = NOISE_BYTES * before.processes + NOISE_SHARE * before.private_bytes
+    noise = NOISE_BYTES * before.processes + NOISE_SHARE * before.private_bytes + heaps_bytes
     if counted <= noise or after.rounds - before.rounds < LEAST_ROUNDS:
         return Growth(grown * 1000 / samples, samples, False)
     in_workers = after.main_private_bytes - before.main_private_bytes < grown / 2

@@ -41,7 +41,8 @@ SHM_ADVICE = "give /dev/shm more room (docker run --shm-size), or use fewer work
 COUNT_ADVICE = "see that collate_fn returns what it should, or say how many samples a batch holds (samples_per_batch)"
 GROWTH_ADVICE = {
     "copy-on-write": "forked workers copy pages of plain Python objects as they touch them; keep those in arrays",
-    "anonymous": "something keeps what it has read, such as a cache without a bound or itertools.cycle",
+    "anonymous": "either something keeps what it has read (a cache without a bound, itertools.cycle), or malloc's heap "
+    "keeps what was freed: where MALLOC_MMAP_THRESHOLD_=65536 in the environment ends it, it is the heap",
 }
 ENDED_QUIETLY = "without an error (exit code 0), and its batches are lost: look for os._exit(0) or a KeyboardInterrupt"
 DESCRIPTOR_ADVICE = (
@@ -278,7 +279,8 @@ def _growth_note(memory: Memory) -> list[str]:
     if not memory.growth_established or memory.growth_bytes_per_1000_samples is None:
         return []
     where = "in the workers" if memory.growth_in_workers else "in the process that trains"
-    end = f", {format_bytes(memory.projected_peak_bytes)} by the end of an epoch" if memory.projected_peak_bytes else ""
+    peak = memory.projected_peak_bytes
+    end = f", {format_bytes(peak)} in all by the end of an epoch" if peak else ""
     pace = format_bytes(int(memory.growth_bytes_per_1000_samples))
     return [
         f"memory grows with samples read: {pace} per 1,000 samples {where}, seen over {memory.growth_samples:,} "

@@ -328,7 +328,7 @@ class Watch:
         costs = [cost for _, cost in self._costs]
         peak = max([cost.cost_bytes for cost in costs] + [self._peak_between], default=0)
         last = costs[-1] if costs else None
-        found = growth([held for held, _ in self._costs if held is not None])
+        found = growth([held for held, _ in self._costs if held is not None], self._limits["batch_bytes"])
         return Memory(
             peak_pss_bytes=peak or None,
             peak_rss_bytes=self._peak_rss or None,
