@@ -72,7 +72,7 @@ def test_a_rate_says_how_sure_it_is_and_leaves_out_what_is_not_known():
 def test_a_settings_has_a_short_name_that_tells_it_apart():
     assert formatting.short_label(settings(0)) == "0w"
     full = settings(4, 2, pin_memory=True, persistent_workers=True, multiprocessing_context="spawn", batch_size=8)
-    assert formatting.short_label(full) == "4w p2 pin keep spawn b8"
+    assert formatting.short_label(full) == "4w p2 pin kept spawn b8"
 
 
 def test_throughput_has_one_line_a_prefetch_depth_with_the_best_at_each_number_of_workers():
@@ -185,6 +185,73 @@ def test_waits_are_summed_up_by_workers_and_tell_kept_workers_from_new_ones():
     assert [(w.workers, w.median_seconds) for w in by_label["epoch edge, workers kept"]] == [(4, 0.02)]
 
 
+def test_the_range_of_first_batches_is_that_of_the_table_and_not_of_medians():
+    assert views.first_batch_info(made_up.photos_like()).summary == "first batch after 100 ms to 900 ms"
+    one = made_up.results(trial(settings(2, 2), 100, first=0.25))
+    assert views.first_batch_info(one).summary == "first batch after 250 ms"
+
+
+def test_a_line_breaks_where_settings_were_not_run_and_starts_at_zero_workers_only_beside_them():
+    waiting = [broken(settings(count, 4), "skipped", "not run: no time left") for count in (1, 4)]
+    rates = {(0, None): 100, (1, 2): 120, (2, 2): 200, (2, 4): 210, (4, 2): 180, (8, 4): 190}
+    measured = [trial(settings(*pair), rate) for pair, rate in rates.items()]
+    results = made_up.results(*measured, *waiting)
+    two, four = views.throughput_info(results).lines
+
+    assert (two.gaps, two.from_zero) == ((), True)  # nobody asked for 8 workers there
+    assert (four.gaps, four.from_zero) == ((4,), False)
+    figure = figures.throughput_figure(views.throughput_info(results), palette.LIGHT)
+    drawn = {trace["name"]: trace for trace in figure["data"]}
+    assert [y and round(y) for y in drawn["prefetch 2"]["y"]] == [100, 120, 200, 180]
+    assert [y and round(y, -1) for y in drawn["prefetch 4"]["y"]] == [210, None, 190]
+    assert drawn["prefetch 4"]["customdata"][1] is None and drawn["prefetch 4"]["x"][1] is None
+    lines = re.findall(r'<path d="([^"]+)" fill="none" stroke="[^"]+" stroke-width="2"', still.svg(figure))
+    assert [(path.count("M"), path.count("L")) for path in lines[:2]] == [(1, 3), (2, 0)]
+    assert not drawn["0 workers"]["showlegend"]
+    later = views.throughput_info(made_up.results(trial(settings(2, 2), 100)), earlier=results).earlier
+    assert [line.gaps for line in later.lines] == [(), (4,)]
+
+
+def test_zero_workers_are_named_where_no_line_starts_there():
+    results = made_up.results(
+        trial(settings(0), 100), trial(settings(4, 4), 200), broken(settings(2, 4), "skipped", "not run: no time left")
+    )
+    figure = figures.throughput_figure(views.throughput_info(results), palette.LIGHT)
+    drawn = {trace["name"]: trace for trace in figure["data"]}
+    assert len(drawn["prefetch 4"]["y"]) == 1 and drawn["0 workers"]["showlegend"]
+    earlier = figures.throughput_figure(views.throughput_info(results, earlier=results), palette.LIGHT)
+    behind = [trace for trace in earlier["data"] if trace["name"] == figures.EARLIER]
+    assert [round(y) for trace in behind for y in trace["y"]] == [100, 200]
+
+
+def test_what_was_not_run_has_one_name_in_every_chart_and_table():
+    reason = "not run: the time budget ended before its turn"
+    results = made_up.results(trial(settings(0), 100), broken(settings(2, 4), "skipped", reason))
+    rail = figures.throughput_figure(views.throughput_info(results), palette.LIGHT)
+    cells = heat.heatmap_figure(views.heatmap_info(results), palette.LIGHT)
+    texts = (tables.html_table(results), tables.markdown_table(results), str(rail), str(cells), still.svg(rail))
+
+    assert rail["data"][-1]["name"] == "not run" and rail["layout"]["yaxis2"]["ticktext"] == ["not run"]
+    assert rail["data"][-1]["marker"]["color"] == palette.LIGHT.muted
+    assert [shape["line"]["color"] for shape in cells["layout"]["shapes"]] == [palette.LIGHT.muted]
+    for text in texts:
+        assert "not run" in text and "skipped" not in text and "no answer" not in text
+        assert "not run: not run" not in text and "not run</span> not run" not in text
+
+
+def test_the_title_of_throughput_speaks_of_the_star_where_another_point_lies_higher():
+    results = made_up.photos_like()
+    every = views.points(results)
+    higher, chosen = every[3], every[8]
+    measured = [point for point in every if point.measured]
+    told = views._throughput_summary(every, measured, chosen)
+
+    assert higher.samples_per_second > chosen.samples_per_second
+    assert told.startswith("recommended: 1,160 samples/s ± 6 % with 4 workers, prefetch 2 (8 batches in flight), pers")
+    assert "; highest point: 1,200 samples/s ± 5 %;" in told
+    assert views._throughput_summary(every, measured, None).startswith("fastest: 1,200")
+
+
 def test_waits_of_several_start_methods_are_told_apart():
     results = made_up.results(
         trial(settings(2, 2, multiprocessing_context="fork"), 100, first=0.2),
@@ -233,7 +300,9 @@ def test_the_figure_draws_what_the_record_says():
         "0 workers",
         "your settings",
         "recommended",
-        "no answer",
+        "failed",
+        "over memory",
+        "timed out",
     }
     line = by_name["prefetch 2"]
     shown = [info.without_workers, *info.lines[0].points]
@@ -241,7 +310,10 @@ def test_the_figure_draws_what_the_record_says():
     assert line["customdata"] == [p.key for p in shown]
     assert line["error_y"]["array"][1:] == [p.high - p.samples_per_second for p in shown[1:]]
     assert by_name["recommended"]["customdata"] == [info.recommended.key]
-    assert by_name["no answer"]["marker"]["symbol"] == ["x", "triangle-up", "hourglass"]
+    on_rail = [trace for trace in figure["data"] if trace.get("yaxis") == "y2"]
+    assert [trace["marker"]["symbol"] for trace in on_rail] == ["x", "triangle-up", "hourglass"]
+    assert all(trace.get("showlegend", True) for trace in on_rail)
+    assert figure["layout"]["yaxis2"]["ticktext"] == ["no answer"]
 
 
 def test_the_recommended_and_the_users_own_are_recognisable_in_every_chart_wherever_they_lie():

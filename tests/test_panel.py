@@ -252,7 +252,7 @@ def test_run_shows_table_recommendation_progress_and_trials(make, server):
     assert len(one.inspector._picker.options) == 1 + 5
     assert one.errors.widget.value == ""
     drawn = {trace["name"] for trace in one.gallery.boxes[0].live.wb_figure["data"]}
-    assert {"prefetch 2", "recommended", "no answer"} <= drawn
+    assert {"prefetch 2", "recommended", "failed"} <= drawn
 
 
 def test_while_a_trial_runs_its_settings_and_rate_are_shown(make, server):

@@ -108,6 +108,7 @@ def test_the_markdown_has_recommendation_code_and_a_row_for_every_settings():
     text = report.markdown(made_up.photos_like())
     assert text.startswith("### Loader settings: photos\n\nUse 4 workers, prefetch 2")
     assert "DataLoader(dataset, batch_size=32, num_workers=4," in text
+    assert ", **yours)  # yours: shuffle, collate_fn," in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(rows) == 2 + 12
     assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1

@@ -9,7 +9,7 @@ from workbench.machine import format_bytes
 from workbench.notebook import formatting, palette, still
 from workbench.notebook.costs import costs_html
 from workbench.notebook.memory_over_time import memory_over_time_figure, memory_over_time_info
-from workbench.notebook.palette import STATUS_WORDS
+from workbench.notebook.palette import STATUS_WORDS, why
 from workbench.tuning.results import Results
 
 NO_RECOMMENDATION = "No recommendation"
@@ -59,7 +59,7 @@ def trial_details(trial: Any) -> str:
     if trial.status != "ok":
         parts.append(
             f'<div class="wb-verdict wb-none"><strong>{STATUS_WORDS[trial.status]}</strong>'
-            f"<p>{escape(trial.reason)}</p></div>"
+            f"<p>{escape(why(trial.status, trial.reason))}</p></div>"
         )
     pairs = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts(trial))
     parts.append(f'<dl class="wb-facts">{pairs}</dl>')

@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from workbench.notebook import formatting, palette
+from workbench.notebook import formatting, labels, palette
 from workbench.notebook.marks import (
+    FRAME_SIZE,
     HOVER,
+    STAR_SIZE,
     Figure,
     by_workers,
     cloud,
@@ -27,7 +29,6 @@ from workbench.notebook.views import FirstBatchInfo, Line, MemoryInfo, Throughpu
 
 EARLIER = "earlier sweep"
 LONG_LEGEND_WORDS_PX = 165  # "epoch edge, workers kept"
-FRONT_LABEL_FRACTION = 0.15  # of the memory axis: points of the front closer than this share one name
 
 
 def throughput_figure(info: ThroughputInfo, theme: Theme) -> Figure:
@@ -41,11 +42,11 @@ def throughput_figure(info: ThroughputInfo, theme: Theme) -> Figure:
     data += _other_points(info, theme)
     if info.without_workers:
         alone = _single(info.without_workers, formatting.NO_WORKERS, theme, "circle", 9)
-        data.append(alone | {"showlegend": not info.lines})
+        data.append(alone | {"showlegend": not any(line.from_zero for line in info.lines)})
     data += landmarks(info.recommended, info.current, theme, by_workers)
     if info.running:
         data.append(_running(info.running, theme))
-    data += [rail(info.unanswered, theme, by_workers)] if info.unanswered else []
+    data += rail(info.unanswered, theme, by_workers)
     layout = palette.layout(
         theme,
         "Throughput against workers",
@@ -67,9 +68,9 @@ def memory_figure(info: MemoryInfo, theme: Theme) -> Figure:
     if beaten := unmarked(info.dominated, info.recommended, info.current):
         data.append(cloud(beaten, "beaten", theme.muted, "circle-open", place))
     if info.front:
-        data.append(_front(info.front, place))
+        data.append(_front(info, place))
     data += landmarks(info.recommended, info.current, theme, place)
-    data += [rail(info.unanswered, theme, place)] if info.unanswered else []
+    data += rail(info.unanswered, theme, place)
     layout = palette.layout(
         theme,
         "Memory against throughput",
@@ -132,17 +133,17 @@ def first_batch_figure(info: FirstBatchInfo, theme: Theme) -> Figure:
 def _line(info: ThroughputInfo, index: int, span: float) -> Figure:
     line, start = info.lines[index], info.without_workers
     shift = dodge(index, len(info.lines), span)
-    shown = ([start] if start else []) + list(line.points)
-    own = [point is not start for point in shown]
+    shown = _strung(line, start)
+    own = [point is not None and point is not start for point in shown]
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": line.label,
-        "x": [point.settings.num_workers + (shift if mine else 0) for point, mine in zip(shown, own, strict=True)],
-        "y": [point.samples_per_second for point in shown],
+        "x": [p and p.settings.num_workers + (shift if mine else 0) for p, mine in zip(shown, own, strict=True)],
+        "y": [point and point.samples_per_second for point in shown],
         "error_y": intervals(shown, own),
-        "customdata": [point.key for point in shown],
-        "hovertext": [hover_text(point) for point in shown],
+        "customdata": [point and point.key for point in shown],
+        "hovertext": [hover_text(point) if point else "" for point in shown],
         "hovertemplate": HOVER,
         "line": {"color": palette.colour(index), "dash": palette.dash(index), "width": 2},
         "marker": {
@@ -153,14 +154,27 @@ def _line(info: ThroughputInfo, index: int, span: float) -> Figure:
     }
 
 
+def _strung(line: Line, start: Point | None) -> list[Point | None]:
+    """The points of a line from left to right, None where it breaks."""
+    shown: list[Point | None] = [start] if start and line.from_zero else []
+    for point in line.points:
+        before = shown[-1].settings.num_workers if shown else point.settings.num_workers
+        if any(before < gap < point.settings.num_workers for gap in line.gaps):
+            shown.append(None)
+        shown.append(point)
+    return shown
+
+
 def _earlier_lines(info: ThroughputInfo, theme: Theme) -> list[Figure]:
     depths, start = [line.prefetch_factor for line in info.lines], info.earlier.without_workers
-    lines = info.earlier.lines or ((Line(0, ()),) if start else ())
+    alone = start is not None and not any(line.from_zero for line in info.earlier.lines)
+    lines = ((Line(0, ()),) if alone else ()) + info.earlier.lines
     traces = []
     for number, line in enumerate(lines):
         index = depths.index(line.prefetch_factor) if line.prefetch_factor in depths else len(depths) + number
-        shown = ([start] if start else []) + list(line.points)
-        traces.append(_earlier(shown, info.earlier.name, by_workers, theme, palette.marker(index), number == 0))
+        traces.append(
+            _earlier(_strung(line, start), info.earlier.name, by_workers, theme, palette.marker(index), number == 0)
+        )
     return traces
 
 
@@ -169,17 +183,17 @@ def _earlier_front(front: tuple[Point, ...], name: str, place: Any, theme: Theme
     return trace | {"line": trace["line"] | {"shape": "hv"}}
 
 
-def _earlier(shown: list[Point], name: str, place: Any, theme: Theme, symbol: str, named: bool) -> Figure:
+def _earlier(shown: list[Point | None], name: str, place: Any, theme: Theme, symbol: str, named: bool) -> Figure:
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": EARLIER,
         "legendgroup": EARLIER,
         "showlegend": named,
-        "x": [place(point) for point in shown],
-        "y": [point.samples_per_second for point in shown],
+        "x": [point and place(point) for point in shown],
+        "y": [point and point.samples_per_second for point in shown],
         "error_y": intervals(shown) | {"thickness": 1},
-        "hovertext": [f"sweep {escape(name)}<br>{hover_text(point)}" for point in shown],
+        "hovertext": [f"sweep {escape(name)}<br>{hover_text(point)}" if point else "" for point in shown],
         "hovertemplate": HOVER,
         "line": {"color": theme.muted, "dash": "dot", "width": 1.5},
         "marker": {"symbol": f"{symbol}-open", "size": 8, "color": theme.muted, "line": {"width": 1.5}},
@@ -217,7 +231,8 @@ def _running(running: Any, theme: Theme) -> Figure:
     }
 
 
-def _front(front: tuple[Point, ...], place: Any) -> Figure:
+def _front(info: MemoryInfo, place: Any) -> Figure:
+    front, names = info.front, _front_names(info, place)
     return {
         "type": "scatter",
         "mode": "lines+markers+text",
@@ -227,8 +242,8 @@ def _front(front: tuple[Point, ...], place: Any) -> Figure:
         "error_y": intervals(list(front)),
         "customdata": [point.key for point in front],
         "hovertext": [hover_text(point) for point in front],
-        "text": _front_labels(front),
-        "textposition": _label_sides(front),
+        "text": [name for name, _ in names],
+        "textposition": [side for _, side in names],
         "hovertemplate": HOVER,
         "cliponaxis": False,
         "line": {"shape": "hv", "color": palette.colour(0), "width": 2},
@@ -236,19 +251,17 @@ def _front(front: tuple[Point, ...], place: Any) -> Figure:
     }
 
 
-def _front_labels(front: tuple[Point, ...]) -> list[str]:
-    span = front[-1].peak_pss_bytes - front[0].peak_pss_bytes
-    labels, last = [], None
-    for point in reversed(front):
-        apart = last is None or last - point.peak_pss_bytes >= FRONT_LABEL_FRACTION * span
-        labels.append(formatting.short_label(point.settings) if apart else "")
-        last = point.peak_pss_bytes if apart else last
-    return labels[::-1]
+def _front_names(info: MemoryInfo, place: Any) -> list[tuple[str, str]]:
+    """The names of the front's points and where they stand, away from all other marks."""
+    landmarks = [(info.current, FRAME_SIZE / 2), (info.recommended, STAR_SIZE / 2)]
+    reach = {point.key: px for point, px in landmarks[::-1] if point is not None}
 
+    def spot(point: Point, name: str = "") -> labels.Spot:
+        bar = (point.low, point.high) if name and point.low is not None and point.high is not None else (None, None)
+        return labels.Spot(place(point), point.samples_per_second, *bar, name, reach.get(point.key, 5.0))
 
-def _label_sides(front: tuple[Point, ...]) -> list[str]:
-    middle = (front[-1].peak_pss_bytes + front[0].peak_pss_bytes) / 2
-    return ["top left" if point.peak_pss_bytes > middle else "bottom right" for point in front]
+    others = [spot(point) for point in (*info.dominated, *info.earlier_front)]
+    return labels.placed([spot(point, formatting.short_label(point.settings)) for point in info.front], others)
 
 
 def _limit(at: float, theme: Theme) -> Figure:

@@ -132,7 +132,7 @@ def short_label(settings: LoaderSettings) -> str:
         parts.append(f"p{settings.prefetch_factor}")
     flags = (
         ("pin", settings.pin_memory),
-        ("keep", settings.persistent_workers),
+        ("kept", settings.persistent_workers),
         ("whole", settings.batch_on_worker),
         (settings.multiprocessing_context, settings.multiprocessing_context is not None),
         ("any order", not settings.in_order),

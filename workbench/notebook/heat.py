@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from workbench.notebook import formatting, palette
-from workbench.notebook.marks import HOVER, Figure, finished, hover_text, subtitle
+from workbench.notebook.marks import HOVER, Figure, finished, hover_text, status_ink, subtitle
 from workbench.notebook.palette import Theme
 from workbench.notebook.points import Point
 from workbench.notebook.views import HeatmapInfo
 
-CELL_WORDS = {"over_memory": "memory", "timed_out": "too slow", "wrong_data": "wrong data", "skipped": "not run"}
 BRIGHT_INK, DIM_INK = "#111111", "#ffffff"  # on the upper and lower half of the colour scale
 RECOMMENDED_SIGN, CURRENT_SIGN = "★", "□"  # the shapes of the same marks in the other charts
 KNOB_TITLES = {"num_workers": "workers", "prefetch_factor": "prefetch factor (batches per worker)"}
@@ -23,13 +22,13 @@ def heatmap_figure(info: HeatmapInfo, theme: Theme) -> Figure:
     data = [_heat(info, rows)] if rows else []
     layout = palette.layout(
         theme,
-        f"Best samples/s by {_knob_word(info.x_knob)} and {_knob_word(info.y_knob)}",
+        f"Rates by {_knob_word(info.x_knob)} and {_knob_word(info.y_knob)}",
         subtitle(info.summary + _legend(info)),
         xaxis=_cell_axis(theme, info.x_knob, [formatting.value_label(value) for value in info.x_values]),
         yaxis=_cell_axis(theme, info.y_knob, [_side_label(info.y_knob, value) for value in info.y_values]),
         annotations=_cell_labels(info, rows, theme),
         shapes=[
-            _cell_frame(row, column, theme)
+            _cell_frame(row, column, status_ink(rows[row][column].status, theme))
             for row in range(depth)
             for column in range(columns)
             if rows[row][column].told
@@ -42,13 +41,14 @@ class _Cell(NamedTuple):
     rate: float | None
     told: str  # in place of a rate
     hover: str
+    status: str = "ok"
 
 
 def _cell(cell: Point | None) -> _Cell:
     if cell is None:
         return _Cell(None, "", "not tried")
     if not cell.measured:
-        return _Cell(None, CELL_WORDS.get(cell.status, palette.STATUS_WORDS[cell.status]), hover_text(cell))
+        return _Cell(None, palette.STATUS_SHORT[cell.status], hover_text(cell), cell.status)
     return _Cell(cell.samples_per_second, "", hover_text(cell))
 
 
@@ -77,9 +77,8 @@ def _cell_labels(info: HeatmapInfo, rows: list[list[_Cell]], theme: Theme) -> li
     for y, row in enumerate(rows):
         for x, cell in enumerate(row):
             bright = cell.rate is not None and high > low and (cell.rate - low) / (high - low) > 0.5
-            ink = (
-                (theme.alert if cell.told else theme.muted) if cell.rate is None else BRIGHT_INK if bright else DIM_INK
-            )
+            told = status_ink(cell.status, theme) if cell.told else theme.muted
+            ink = told if cell.rate is None else BRIGHT_INK if bright else DIM_INK
             untried = "" if (y, x) in info.impossible else "not tried"
             words = cell.told or (formatting.number(cell.rate) if cell.rate is not None else untried)
             label = {"x": x, "y": y, "text": _signs(info, (y, x)) + words, "showarrow": False}
@@ -98,9 +97,9 @@ def _legend(info: HeatmapInfo) -> str:
     return f"; {', '.join(told)}" if told else ""
 
 
-def _cell_frame(row: int, column: int, theme: Theme) -> Figure:
+def _cell_frame(row: int, column: int, ink: str) -> Figure:
     corners = {"x0": column - 0.47, "x1": column + 0.47, "y0": row - 0.46, "y1": row + 0.46}
-    return {"type": "rect", **corners, "line": {"color": theme.alert, "width": 1, "dash": "dot"}}
+    return {"type": "rect", **corners, "line": {"color": ink, "width": 1, "dash": "dot"}}
 
 
 def _cell_axis(theme: Theme, knob: str, labels: list[str]) -> Figure:

@@ -15,6 +15,8 @@ LABEL_GAP_FRACTION = 0.045  # of the axis: ticks closer than this would print ov
 SUBTITLE_WIDTH = 56  # characters: what a chart of 360 px shows without cutting
 NO_RATES = "No settings gave a rate"
 NOTHING_YET = "Nothing measured yet"
+NO_ANSWER = "no answer"
+FRAME_SIZE, STAR_SIZE = 20, 15  # of the user's own and the recommended, px
 RAIL = [0.0, 0.07]  # part of the height where settings without an answer stand
 PLOT_ABOVE_RAIL = [0.14, 1.0]
 
@@ -41,9 +43,9 @@ def cloud(shown: tuple[Point, ...], name: str, colour: str, symbol: str, place: 
     }
 
 
-def intervals(shown: list[Point], own: list[bool] | None = None) -> Figure:
-    """Bars for the points' 95 % intervals; none where a point has no interval, or is not the trace's `own`."""
-    own = own or [True] * len(shown)
+def intervals(shown: list[Point | None], own: list[bool] | None = None) -> Figure:
+    """Bars for the points' 95 % intervals; none at a gap, without an interval, or where not the trace's `own`."""
+    own = own or [point is not None for point in shown]
     drawn = [mine and p.low is not None and p.high is not None for p, mine in zip(shown, own, strict=True)]
     return {
         "type": "data",
@@ -59,8 +61,8 @@ def landmarks(
     recommended: Point | None, current: Point | None, theme: Theme, place: Any, height: Any = rate_of
 ) -> list[Figure]:
     """A frame around the user's own point and a star on the recommended one, whatever else they are in this chart."""
-    frame = {"symbol": palette.CURRENT_MARK, "size": 20, "color": theme.text, "line": {"width": 2}}
-    star = {"symbol": palette.RECOMMENDED_MARK, "size": 15, "color": theme.text}
+    frame = {"symbol": palette.CURRENT_MARK, "size": FRAME_SIZE, "color": theme.text, "line": {"width": 2}}
+    star = {"symbol": palette.RECOMMENDED_MARK, "size": STAR_SIZE, "color": theme.text}
     star |= {"line": {"width": 1, "color": theme.paper}}
     found = ((current, "your settings", frame), (recommended, "recommended", star))
     return [
@@ -76,37 +78,34 @@ def unmarked(shown: tuple[Point, ...], *marked: Point | None) -> tuple[Point, ..
     return tuple(point for point in shown if point.key not in keys)
 
 
-def rail(unanswered: tuple[Point, ...], theme: Theme, place: Any) -> Figure:
-    """Points without an answer, on the rail under the plot; those that were not run in a quieter colour."""
-    inks = [theme.muted if point.status == "skipped" else theme.alert for point in unanswered]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "no answer",
-        "yaxis": "y2",
-        "x": [place(point) for point in unanswered],
-        "y": [0] * len(unanswered),
-        "customdata": [point.key for point in unanswered],
-        "hovertext": [hover_text(point) for point in unanswered],
-        "hovertemplate": HOVER,
-        "cliponaxis": False,
-        "showlegend": False,  # its axis has the same words
-        "marker": {
-            "symbol": [palette.STATUS_MARKERS.get(point.status, "x") for point in unanswered],
-            "size": 11,
-            "color": inks,
-            "line": {"color": inks, "width": 1.5},
-        },
-    }
+def rail(unanswered: tuple[Point, ...], theme: Theme, place: Any) -> list[Figure]:
+    """Points without an answer, on the rail under the plot, a trace for each reason."""
+    traces = []
+    for status in dict.fromkeys(point.status for point in unanswered):
+        shown = tuple(point for point in unanswered if point.status == status)
+        ink = status_ink(status, theme)
+        mark = {"symbol": palette.STATUS_MARKERS.get(status, "x"), "size": 11, "color": ink}
+        trace = cloud(shown, palette.STATUS_SHORT[status], ink, "", place, lambda _: 0)
+        trace |= {"marker": mark | {"line": {"color": ink, "width": 1.5}}}
+        traces.append(trace | {"yaxis": "y2", "cliponaxis": False})
+    return traces
+
+
+def status_ink(status: str, theme: Theme) -> str:
+    """The colour of settings without a rate: that of warnings, or a quieter one where they were not run."""
+    return theme.muted if status == "skipped" else theme.alert
 
 
 def finished(data: list[Figure], layout: Figure, theme: Theme, rail: bool, shown: bool) -> Figure:
     """The figure, with its rail where there is one, and with a word where there is nothing to see."""
-    only_rail = rail and all(trace.get("yaxis") == "y2" for trace in data)
+    on_rail = [trace["name"] for trace in data if trace.get("yaxis") == "y2"]
+    only_rail = rail and len(on_rail) == len(data)
     if rail:
+        not_run = palette.STATUS_SHORT["skipped"]
+        words = not_run if set(on_rail) == {not_run} else NO_ANSWER
         layout["yaxis"]["domain"] = PLOT_ABOVE_RAIL
         layout["yaxis2"] = palette.axis(
-            theme, "", domain=RAIL, range=[-1, 1], tickvals=[0], ticktext=["no answer"], fixedrange=True, showgrid=False
+            theme, "", domain=RAIL, range=[-1, 1], tickvals=[0], ticktext=[words], fixedrange=True, showgrid=False
         ) | {"linecolor": "rgba(0,0,0,0)"}
     if not shown or only_rail:
         layout["yaxis"]["visible"] = False

@@ -32,8 +32,9 @@ STATUS_WORDS = {
     "killed": "killed",
     "over_memory": "over the memory limit",
     "wrong_data": "wrong data",
-    "skipped": "skipped",
+    "skipped": "not run",
 }
+STATUS_SHORT = STATUS_WORDS | {"over_memory": "over memory"}  # for legends and cells
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,11 @@ CONFIG: dict[str, Any] = {
     "modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud", "lasso2d", "select2d", "autoScale2d"],
     "responsive": True,
 }
+
+
+def why(status: str, reason: str) -> str:
+    """A reason as it stands beside the words for its status, without saying them again."""
+    return reason.removeprefix(f"{STATUS_WORDS[status]}: ")
 
 
 def colour(index: int) -> str:

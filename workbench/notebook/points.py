@@ -10,7 +10,7 @@ from typing import Any
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
-from workbench.notebook.palette import STATUS_WORDS
+from workbench.notebook.palette import STATUS_WORDS, why
 from workbench.tuning.results import Results
 
 
@@ -80,7 +80,10 @@ def hover_lines(trial: Any) -> tuple[str, ...]:
     """The lines that explain one trial, with units and intervals, escaped for HTML."""
     lines = [f"<b>{escape(trial.settings.describe())}</b>"]
     if trial.status != "ok":
-        lines += [escape(line) for line in formatting.wrapped(f"{STATUS_WORDS[trial.status]}: {trial.reason}")]
+        lines += [
+            escape(line)
+            for line in formatting.wrapped(f"{STATUS_WORDS[trial.status]}: {why(trial.status, trial.reason)}")
+        ]
     estimate = trial.estimate
     if estimate is not None:
         low, high = estimate.low, estimate.high

@@ -14,12 +14,13 @@ from workbench.machine import format_bytes
 from workbench.notebook import formatting, palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import best_trial, recommendation_box, recommendation_text, starts_table
-from workbench.notebook.palette import STATUS_WORDS
+from workbench.notebook.palette import STATUS_WORDS, why
 from workbench.tuning.exports.document import document_of
 from workbench.tuning.results import Results
 
 EVIDENCE_TRIALS = 12  # the fastest settings get their starts listed; the others are in the table
 MOST_ROWS = 400
+YOURS = "yours: shuffle, collate_fn, and what else you pass now"
 
 
 def write_report(results: Results, path: str | Path) -> Path:
@@ -83,7 +84,8 @@ def markdown(results: Results) -> str:
     best = best_trial(results)
     lines = [f"### Loader settings: {_name(results)}", "", recommendation_text(results), ""]
     if best is not None:
-        lines += ["```python", f"DataLoader(dataset, {_keywords(best.settings, results)})", "```", ""]
+        call = f"DataLoader(dataset, {_keywords(best.settings, results)}, **yours)"
+        lines += ["```python", f"{call}  # {YOURS}", "```", ""]
     facts = "; ".join(f"{name}: {text}" for name, text in provenance(results))
     return "\n".join([*lines, tables.markdown_table(results), "", f"<sub>{escape(facts)}</sub>", ""])
 
@@ -183,8 +185,11 @@ def _failures(results: Results) -> str:
     for trial in broken:
         text = "\n".join(run.traceback_text or run.output_tail for run in trial.runs).strip()
         more = f"<pre>{escape(text)}</pre>" if text else ""
-        head = f'{escape(trial.settings.describe())}: <span class="wb-failed">{STATUS_WORDS[trial.status]}</span>'
-        parts.append(f"<details><summary>{head}</summary><p>{escape(trial.reason)}</p>{more}</details>")
+        looks = "wb-waiting" if trial.status == "skipped" else "wb-failed"
+        head = f'{escape(trial.settings.describe())}: <span class="{looks}">{STATUS_WORDS[trial.status]}</span>'
+        parts.append(
+            f"<details><summary>{head}</summary><p>{escape(why(trial.status, trial.reason))}</p>{more}</details>"
+        )
     return "<h2>Settings without an answer</h2>" + "".join(parts)
 
 

@@ -13,6 +13,7 @@ from workbench.notebook.palette import FONT
 
 MARGINS = {"left": 84, "right": 18, "top": 14, "bottom": 52}
 LINE_HEIGHT = 17
+TEXT_SHIFTS = {"top": -8, "middle": 4, "bottom": 16}  # of a name's base line, from the middle of its mark
 LEGEND_ITEM = 185  # px; the longest name, "epoch edge, workers kept", needs 180
 DASH_ARRAYS = {"dash": "7 4", "dot": "2 4", "dashdot": "7 3 2 3", "longdash": "12 5", "longdashdot": "12 4 2 4"}
 # Colours along the sequential scale (cividis), dark to bright, as rounded anchors to draw between.
@@ -81,47 +82,60 @@ def _plot(figure: Figure, width: int, top: float, bottom: float) -> list[str]:
         parts.append(f'<path d="M{at:.1f} {top:.1f}V{bottom:.1f}" stroke="{stroke}" stroke-dasharray="6 4"/>')
         parts.append(_text(at - 4, top + 10, "memory limit", anchor="end"))
     if "yaxis2" in layout:
-        parts.append(_text(MARGINS["left"] - 8, rail + 4, "no answer", anchor="end", opacity=0.75))
+        words = layout["yaxis2"]["ticktext"][0]
+        parts.append(_text(MARGINS["left"] - 8, rail + 4, words, anchor="end", opacity=0.75))
     for trace in data:
         parts += _trace(trace, x, (lambda _: rail) if trace.get("yaxis") == "y2" else y)
     return parts
 
 
 def _trace(trace: Figure, x: Any, y: Any) -> list[str]:
-    xs, ys = [x(value) for value in trace["x"]], [y(value) for value in trace["y"]]
+    places = [
+        None if b is None else (x(a), y(b)) for a, b in zip(trace["x"], trace["y"], strict=True)
+    ]  # None: a gap in the line
     ink = trace.get("line", {}).get("color") or trace["marker"]["color"]
     parts = []
-    if "lines" in trace["mode"] and len(xs) > 1:
-        step = trace["line"].get("shape") == "hv"
-        path = f"M{xs[0]:.1f} {ys[0]:.1f}" + "".join(
-            f"H{a:.1f}V{b:.1f}" if step else f"L{a:.1f} {b:.1f}" for a, b in zip(xs[1:], ys[1:], strict=True)
-        )
+    if "lines" in trace["mode"] and len(places) > 1:
         dashes = DASH_ARRAYS.get(trace["line"].get("dash", ""))
         parts.append(
-            f'<path d="{path}" fill="none" stroke="{ink}" stroke-width="2"'
+            f'<path d="{_path(places, trace["line"].get("shape") == "hv")}" fill="none" stroke="{ink}" stroke-width="2"'
             + (f' stroke-dasharray="{dashes}"' if dashes else "")
             + "/>"
         )
-    parts += _error_bars(trace, xs, y, ink)
-    for index, (a, b) in enumerate(zip(xs, ys, strict=True)):
+    parts += _error_bars(trace, x, y, ink)
+    for index, place in enumerate(places):
+        if place is None:
+            continue
+        a, b = place
         size = _of(trace["marker"]["size"], index)
         if size and "markers" in trace["mode"]:
             paint = _of(trace["marker"]["color"], index)
             parts.append(_mark(_of(trace["marker"]["symbol"], index), a, b, size / 2, paint))
         if "text" in trace["mode"] and trace["text"][index]:
-            left = _of(trace["textposition"], index).endswith("left")
-            anchor, shift_x, shift_y = ("end", -8, -8) if left else ("start", 7, 14)
-            parts.append(_text(a + shift_x, b + shift_y, trace["text"][index], anchor=anchor))
+            height, _, side = _of(trace["textposition"], index).partition(" ")
+            anchor, shift_x = ("end", -8) if side == "left" else ("start", 7)
+            parts.append(_text(a + shift_x, b + TEXT_SHIFTS[height], trace["text"][index], anchor=anchor))
     return parts
 
 
-def _error_bars(trace: Figure, xs: list[float], y: Any, ink: str) -> list[str]:
+def _path(places: list[tuple[float, float] | None], step: bool) -> str:
+    """A line through the places, broken where there is none."""
+    parts, drawing = [], False
+    for place in places:
+        if place is not None:
+            a, b = place
+            parts.append(f"M{a:.1f} {b:.1f}" if not drawing else f"H{a:.1f}V{b:.1f}" if step else f"L{a:.1f} {b:.1f}")
+        drawing = place is not None
+    return "".join(parts)
+
+
+def _error_bars(trace: Figure, x: Any, y: Any, ink: str) -> list[str]:
     bars = trace.get("error_y")
     if not bars:
         return []
-    ends = zip(xs, trace["y"], bars["array"], bars["arrayminus"], strict=True)
+    ends = zip(trace["x"], trace["y"], bars["array"], bars["arrayminus"], strict=True)
     return [
-        f'<path d="M{a - 3:.1f} {y(v + up):.1f}h6m-3 0V{y(v - down):.1f}m-3 0h6"'
+        f'<path d="M{x(a) - 3:.1f} {y(v + up):.1f}h6m-3 0V{y(v - down):.1f}m-3 0h6"'
         f' stroke="{ink}" stroke-width="1.5" fill="none"/>'
         for a, v, up, down in ends
         if up or down
@@ -226,7 +240,7 @@ def _x_range(figure: Figure) -> tuple[float, float]:
     fixed = figure["layout"]["xaxis"].get("range")
     if fixed:
         return tuple(fixed)
-    values = [value for trace in figure["data"] for value in trace["x"]]
+    values = [value for trace in figure["data"] for value in trace["x"] if value is not None]
     values += [shape["x0"] for shape in figure["layout"].get("shapes", ())]
     low, high = min(values), max(values)
     pad = 0.06 * (high - low) or 0.5
@@ -241,7 +255,7 @@ def _y_scale(figure: Figure, start: float, end: float) -> _Scale:
     for trace in figure["data"]:
         if trace.get("yaxis") != "y2":
             ups = trace.get("error_y", {}).get("array") or [0.0] * len(trace["y"])
-            tops += [value + up for value, up in zip(trace["y"], ups, strict=True)]
+            tops += [value + up for value, up in zip(trace["y"], ups, strict=True) if value is not None]
     return _Scale(0.0, max(tops) * 1.08 or 1.0, start, end)
 
 

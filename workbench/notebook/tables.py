@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from workbench.loaders.settings import LoaderSettings
 from workbench.machine import format_bytes
 from workbench.notebook import formatting
-from workbench.notebook.palette import STATUS_WORDS
+from workbench.notebook.palette import STATUS_WORDS, why
 from workbench.tuning.results import Results
 
 
@@ -154,7 +154,7 @@ def markdown_table(results: Results) -> str:
     lines = [header, ["---", *["---:"] * len(COLUMNS), "---"]]
     for _, trial in rows[:MARKDOWN_ROWS]:
         mark = " **recommended**" if trial.settings == results.best else ""
-        told = STATUS_WORDS[trial.status] + (f": {trial.reason}" if trial.reason else "")
+        told = STATUS_WORDS[trial.status] + (f": {why(trial.status, trial.reason)}" if trial.reason else "")
         lines.append([trial.settings.describe() + mark, *(column.text(trial) for column in COLUMNS), told])
     text = "\n".join("| " + " | ".join(_markdown_cell(cell) for cell in line) + " |" for line in lines)
     return text + (f"\n\nand {len(rows) - MARKDOWN_ROWS} more" if len(rows) > MARKDOWN_ROWS else "")
@@ -176,7 +176,8 @@ def _row(key: int, trial: Any, best: Any, current: Any, selected: bool) -> str:
         cells = "".join(_cell(column.text(trial)) for column in COLUMNS)
         return f"<tr{state}>{head}{cells}</tr>"
     looks = "wb-waiting" if trial.status == "skipped" else "wb-failed"
-    told = f'<span class="{looks}">{STATUS_WORDS[trial.status]}</span> {escape(_first_line(trial.reason))}'
+    reason = escape(_first_line(why(trial.status, trial.reason)))
+    told = f'<span class="{looks}">{STATUS_WORDS[trial.status]}</span> {reason}'
     return f'<tr{state}>{head}<td colspan="{len(COLUMNS)}" class="wb-reason"><div>{told}</div></td></tr>'
 
 

@@ -17,13 +17,24 @@ from workbench.notebook import formatting
 from workbench.notebook.points import Point, Running, fastest, find, pareto, points
 from workbench.tuning.results import Results
 
+FIRST_BATCH = "first batch"
+
 
 @dataclass(frozen=True)
 class Line:
-    """The best settings at each number of workers for one prefetch depth, fewest workers first."""
+    """The best settings at each number of workers for one prefetch depth, fewest workers first.
+
+    Attributes:
+        prefetch_factor: The depth.
+        points: The settings.
+        gaps: Numbers of workers between theirs that gave no rate at this depth, or were not run: the line breaks there.
+        from_zero: Whether it begins with the fewest workers of the sweep, and so beside the settings with 0 workers.
+    """
 
     prefetch_factor: int
     points: tuple[Point, ...]
+    gaps: tuple[int, ...] = ()
+    from_zero: bool = True
 
     @property
     def label(self) -> str:
@@ -46,7 +57,7 @@ class ThroughputInfo:
 
     Attributes:
         lines: One a prefetch depth, shallowest first.
-        without_workers: The best settings with 0 workers, where every line starts.
+        without_workers: The best settings with 0 workers, which have no queue: lines that begin beside it start there.
         others: Measured settings that another knob beats at the same workers and prefetch depth.
         unanswered: Settings without a rate, with their reasons.
         recommended: The settings the sweep recommends.
@@ -165,7 +176,7 @@ def throughput_info(results: Results, running: Running | None = None, earlier: R
     """What the chart of throughput against workers shows; `earlier` is a sweep to compare with."""
     every = points(results)
     measured = [point for point in every if point.measured]
-    lines, without = _lines(measured)
+    lines, without = _lines(every)
     shown = {point.key for line in lines for point in line.points} | ({without.key} if without else set())
     return ThroughputInfo(
         lines,
@@ -175,8 +186,8 @@ def throughput_info(results: Results, running: Running | None = None, earlier: R
         find(every, results.best),
         find(every, results.current),
         running,
-        EarlierLines(earlier.name, *_lines([p for p in points(earlier) if p.measured])) if earlier else None,
-        _throughput_summary(every, measured),
+        EarlierLines(earlier.name, *_lines(points(earlier))) if earlier else None,
+        _throughput_summary(every, measured, find(measured, results.best)),
     )
 
 
@@ -228,9 +239,7 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     )
     tried = sum(cell is not None and cell.status != "skipped" for row in cells for cell in row)
     total = len(x_values) * len(y_values) - len(impossible)
-    summary = (
-        f"{tried} of {formatting.count(total, 'pair')} tried; each shows the best of its settings" if every else ""
-    )
+    summary = f"{tried} of {formatting.count(total, 'pair')} tried; each shows its best samples/s" if every else ""
     marked = [
         (y_values.index(getattr(point.settings, y)), x_values.index(getattr(point.settings, x))) if point else None
         for point in (find(every, results.best), find(every, results.current))
@@ -250,7 +259,7 @@ def first_batch_info(results: Results) -> FirstBatchInfo:
         edge = "epoch edge, workers kept" if point.settings.persistent_workers else "epoch edge, new workers"
         if not point.settings.num_workers:
             method, edge = "", "epoch edge, new workers"
-        for label, wait in (("first batch", point.first_batch_seconds), (edge, point.epoch_edge_seconds)):
+        for label, wait in ((FIRST_BATCH, point.first_batch_seconds), (edge, point.epoch_edge_seconds)):
             if wait is not None:
                 series.setdefault(label + method, {}).setdefault(point.settings.num_workers, []).append(wait)
     ordered = tuple(
@@ -259,10 +268,19 @@ def first_batch_info(results: Results) -> FirstBatchInfo:
     return FirstBatchInfo(ordered, _wait_summary(ordered), find(every, results.best), find(every, results.current))
 
 
-def _lines(measured: list[Point]) -> tuple[tuple[Line, ...], Point | None]:
-    depths = sorted({p.settings.prefetch_factor for p in measured if p.settings.num_workers})
-    without = fastest(point for point in measured if point.settings.num_workers == 0)
-    return tuple(Line(depth, _best_by_workers(measured, depth)) for depth in depths), without
+def _lines(every: Iterable[Point]) -> tuple[tuple[Line, ...], Point | None]:
+    with_workers = [point for point in every if point.settings.num_workers]
+    without = fastest(point for point in every if point.measured and not point.settings.num_workers)
+    depths = sorted({point.settings.prefetch_factor for point in with_workers if point.measured})
+    return tuple(_depth_line(with_workers, depth) for depth in depths), without
+
+
+def _depth_line(with_workers: list[Point], depth: int) -> Line:
+    shown = _best_by_workers([point for point in with_workers if point.measured], depth)
+    known = [point.settings.num_workers for point in shown]
+    asked = {point.settings.num_workers for point in with_workers if point.settings.prefetch_factor == depth}
+    gaps = tuple(count for count in sorted(asked - set(known)) if known[0] < count < known[-1])
+    return Line(depth, shown, gaps, known[0] == min(point.settings.num_workers for point in with_workers))
 
 
 def _best_by_workers(measured: list[Point], depth: int) -> tuple[Point, ...]:
@@ -304,10 +322,10 @@ def _waits(by_workers: dict[int, list[float]]) -> tuple[Wait, ...]:
 
 
 def _wait_order(item: tuple[str, Any]) -> tuple[bool, str]:
-    return (not item[0].startswith("first batch"), item[0])
+    return (not item[0].startswith(FIRST_BATCH), item[0])
 
 
-def _throughput_summary(every: tuple[Point, ...], measured: list[Point]) -> str:
+def _throughput_summary(every: tuple[Point, ...], measured: list[Point], recommended: Point | None) -> str:
     if not every:
         return ""
     best = fastest(measured)
@@ -317,7 +335,10 @@ def _throughput_summary(every: tuple[Point, ...], measured: list[Point]) -> str:
         return (
             f"none of {formatting.count(len(every), 'settings', 'settings')} gave an answer; the table has the reasons"
         )
-    told = f"fastest: {formatting.rate(best.samples_per_second, best.low, best.high)} with {best.settings.describe()}"
+    shown, highest = recommended or best, formatting.rate(best.samples_per_second, best.low, best.high)
+    rate = formatting.rate(shown.samples_per_second, shown.low, shown.high)
+    told = f"{'fastest' if shown is best else 'recommended'}: {rate} with {shown.settings.describe()}"
+    told += "" if shown is best else f"; highest point: {highest}"
     waiting = sum(point.status == "skipped" for point in every)
     missing = len(every) - len(measured) - waiting
     told += f"; {missing} of {len(every)} settings gave no answer" if missing else ""
@@ -338,7 +359,11 @@ def _memory_summary(front: tuple[Point, ...]) -> str:
 def _wait_summary(series: tuple[WaitSeries, ...]) -> str:
     if not series:
         return ""
-    shortest = min(series[0].waits, key=lambda wait: wait.median_seconds)
-    longest = max(series[0].waits, key=lambda wait: wait.median_seconds)
-    told = f"{series[0].label} after {formatting.seconds(shortest.median_seconds)}"
-    return told + ("" if shortest is longest else f" to {formatting.seconds(longest.median_seconds)}")
+    waits = [wait for one in series if one.label.startswith(FIRST_BATCH) for wait in one.waits]
+    if not waits:
+        return ""
+    shortest, longest = (
+        formatting.seconds(end)
+        for end in (min(wait.shortest_seconds for wait in waits), max(wait.longest_seconds for wait in waits))
+    )
+    return f"{FIRST_BATCH} after {shortest}" + ("" if shortest == longest else f" to {longest}")

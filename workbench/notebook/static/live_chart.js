@@ -97,6 +97,9 @@ const SHAPES = {
   diamond: "M14 2l5 5-5 5-5-5z",
   "triangle-up": "M14 2l5 9h-10z",
   cross: "M12.5 2h3v3.5H19v3h-3.5V12h-3V8.5H9v-3h3.5z",
+  x: "M10 3l8 8m0-8l-8 8",
+  "x-thin": "M10 3l8 8m0-8l-8 8",
+  hourglass: "M10 2h8l-8 10h8z",
   pentagon: "M14 2l5 3.6-1.9 5.9h-6.2L9 5.6z",
   star: "M14 1l1.7 4 4.3.4-3.2 2.9 1 4.2-3.8-2.2-3.8 2.2 1-4.2L8 5.4l4.3-.4z",
 };
