@@ -12,7 +12,7 @@ import torch
 import yaml
 from torch.utils.data import DataLoader
 
-from tests.scripted import ScriptedServer, factory, run_of
+from tests.scripted import ScriptedServer, factory, probe_of, run_of
 from tests.tellers import Telling, leave_a_mark
 from workbench.cli import checking
 from workbench.cli.arguments import knob_values
@@ -21,6 +21,7 @@ from workbench.loaders.settings import NOT_FOR_DATALOADER, LoaderSettings
 from workbench.loaders.source import LoaderSource
 from workbench.loaders.tuned import tuned_loader
 from workbench.loaders.workers import WorkerInit
+from workbench.machine import Accelerator
 from workbench.measure.plan import TrialPlan
 from workbench.measure.step_copies import step_under, takes_non_blocking
 from workbench.measure.trial import TrialServer
@@ -271,6 +272,19 @@ def test_a_check_in_which_no_step_runs_leaves_the_steps_knob_out(monkeypatch):
 
     assert exported.settings == LoaderSettings(1) and current.settings == LoaderSettings()
     assert set(server.starts) == {LoaderSettings(1), LoaderSettings()}
+
+
+@pytest.mark.parametrize("said, pinned", [("num_workers: 1", True), ("num_workers: 1, pin_memory: false", False)])
+def test_a_check_pins_as_the_loader_does_where_the_export_does_not_say(monkeypatch, tmp_path, said, pinned):
+    server = ScriptedServer(lambda one: 100.0, probe=probe_of(current=LoaderSettings(pin_memory=True)))
+    server.source, server.cores = LoaderSource.of(factory), 2
+    monkeypatch.setattr("workbench.measure.trial.TrialServer", lambda loader: server)
+    monkeypatch.setattr(checking.machine, "accelerator", lambda: Accelerator("cuda", "a card", 1, pins=True))
+    (tmp_path / "loader.yaml").write_text(f"loader_kwargs: {{{said}}}\n")
+
+    exported, _ = checking._measured_in_turns("loader.py:make", load_settings(tmp_path / "loader.yaml"), 2, None)
+
+    assert exported.settings == LoaderSettings(1, pin_memory=pinned)
 
 
 def test_the_panel_offers_what_the_loader_and_the_step_can_be_told():

@@ -92,6 +92,8 @@ def _measured_in_turns(
         print("importing torch and looking at the loader", file=sys.stderr)
         current = server.current
         exported = exported.replaced(non_blocking=None)  # the training step's own, and none runs here
+        if "pin_memory" in getattr(exported, "left_out", ()):  # exported where nothing could pin: stays as it is
+            exported = exported.replaced(pin_memory=current.pin_memory)
         if not machine.accelerator().pins:  # pinning means nothing here, so it makes no difference
             exported, current = exported.replaced(pin_memory=False), current.replaced(pin_memory=False)
         pending, took = list(dict.fromkeys((exported, current))), SECONDS_A_RUN
