@@ -216,6 +216,25 @@ def test_every_row_that_beats_the_pick_in_everything_has_a_reason():
         assert (passed_over(found.ranking, found.probe) is not None) == beaten, (edge, screened, rate)
 
 
+@pytest.mark.parametrize(
+    "kept_seconds, said",
+    [
+        (0.02, "persistent_workers=True makes it 20 ms after the first epoch."),
+        (0.11, "persistent_workers=True spares hardly any of it."),
+        (None, "persistent_workers=True would spare most of it."),
+    ],
+)
+def test_what_keeping_the_workers_would_spare_of_an_epochs_start_is_told_as_it_was_measured(kept_seconds, said):
+    kept = [] if kept_seconds is None else [(replace(W1, persistent_workers=True), kept_seconds)]
+    found = results(
+        runs(W1, *three(70), epoch_edge_seconds=0.13),
+        *(runs(one, *three(30), epoch_edge_seconds=edge) for one, edge in kept),
+        probe=probe_of(epoch_samples=200),
+    )
+
+    assert line_with("Every epoch begins with 0.13 s", found.recommendation).endswith(said)
+
+
 # -- rates and gains --
 
 

@@ -30,6 +30,7 @@ TAIL_SECONDS = 0.03  # three time slices: shorter delays are a busy machine's ow
 STARTS_THAT_SHOW_A_TAIL = 2
 ALIKE_TAILS = 1.5  # a sample that is slow by itself takes about as long every time; a machine's delays do not
 EDGE_WORTH_SAYING = 0.01  # share of an epoch that its restart must take
+SPARES_HARDLY_ANY = 0.8  # of that restart, which with kept workers is left
 EDGE_SECONDS_WORTH_SAYING = 0.1  # the same where an epoch's length is not known
 FEWEST_BATCHES_TO_TUNE = 10  # in an epoch: with fewer, starting it is a large part of it, whatever the settings
 
@@ -290,6 +291,8 @@ def _epoch_restarts(results: Results) -> Iterator[str]:
         yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; keeping them spoils the data here."
     else:
         kept = "would spare most of it" if other is None else f"makes it {_seconds(other)} after the first epoch"
+        if other is not None and other > SPARES_HARDLY_ANY * edge:
+            kept = "spares hardly any of it"
         yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; persistent_workers=True {kept}."
 
 
