@@ -27,7 +27,7 @@ from workbench.measure.stage_costs import Stage, merged
 from workbench.measure.starts import Start, start_from
 from workbench.measure.statistics import RateEstimate
 from workbench.measure.training import TrainingStep, move, step_of
-from workbench.measure.trial import TrialServer
+from workbench.measure.trial import TrialPlan, TrialServer
 from workbench.tuning.steps import NamedStep
 
 
@@ -318,7 +318,7 @@ def test_without_a_device_it_says_what_could_not_be_seen():
 
 def test_laps_with_an_epochs_edge_are_left_out_while_others_have_none():
     lap = {"at_seconds": 0.0, "seconds": 1.0, "batches": 10, "samples": 160, "next_seconds": 0.1, "step_seconds": 0.1,
-           "transfer_seconds": 0.0}  # fmt: skip
+           "transfer_seconds": 0.0, "holds_epochs": False}  # fmt: skip
     kinds = ["loader", "step", "combined"] * 2
     edges = [1, 0, 1, 0, 0, 1]
     laps = [{"kind": k, "lap": lap | {"edges": e}, "costs": None} for k, e in zip(kinds, edges, strict=True)]
@@ -331,6 +331,22 @@ def test_laps_with_an_epochs_edge_are_left_out_while_others_have_none():
     assert [w.samples for w in found.runs["loader"].windows] == [3]
     assert [w.samples for w in found.runs["step"].windows] == [1, 4]
     assert [w.samples for w in found.runs["combined"].windows] == [2, 5]  # both hold one: then it belongs to the pace
+    laps[0]["lap"]["holds_epochs"] = True
+    found = start_from({"done": done, "windows": windows}, LoaderSettings())
+    assert [w.samples for w in found.runs["loader"].windows] == [0]  # a whole epoch says more than a part of one
+
+
+def test_laps_hold_whole_epochs_where_these_are_short():
+    """Two shards, of 30 samples and of 10: half of an epoch comes from one worker, at half the pace of the rest."""
+    loader = lab.loader(shards=2, largest_shard=0.75, storage_seconds=0.002, length=40, batch_size=2)
+    settings = LoaderSettings(num_workers=2, persistent_workers=True)
+    plan = TrialPlan(max_measure_seconds=2.0, measure_seconds=1e9, precision=0.0)
+    with TrialServer(loader, step=lambda batch: None) as server:
+        server.probe()
+        laps = server.ask("diagnose", settings, plan, seconds=0.05)["done"]["laps"]
+    taken = [lap["lap"] for lap in laps if lap["kind"] != "step"]
+    assert {lap["holds_epochs"] for lap in taken[1:]} == {True}
+    assert all(lap["batches"] % 20 == 0 and lap["samples"] == 2 * lap["batches"] for lap in taken[1:])
 
 
 # -- steps --

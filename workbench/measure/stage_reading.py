@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import itertools
+import math
 import os
 import sys
 import threading
@@ -59,6 +60,7 @@ class Lap:
         starved_seconds: Time for which the main thread had no core.
         edges: Epochs that ended in it, or were running out at its end.
         whole_seconds: Length before it was cut to whole cycles (see `whole_cycles`).
+        holds_epochs: Whether it holds as many batches as one or more epochs have, and so each of their stretches.
     """
 
     at_seconds: float
@@ -72,6 +74,7 @@ class Lap:
     starved_seconds: float = 0.0
     edges: int = 0
     whole_seconds: float = 0.0
+    holds_epochs: bool = False
 
 
 class Tap:
@@ -134,6 +137,9 @@ class Tap:
     ) -> Lap:
         """Takes whole rounds for at least `seconds` and so many `rounds`; longer, and cut, where some take far longer.
 
+        Where epochs are so short that a lap can hold whole ones, it does: as many batches in a row as an epoch has hold
+        its edge and each of its stretches once, wherever they begin.
+
         Args:
             seconds: Least length.
             transfer: Moves a batch to the device.
@@ -147,8 +153,8 @@ class Tap:
         spent = [0.0] * 4  # next, its CPU, transfer, step
         ended, samples, batches, starved = stream.epochs_ended, stream.samples, 0, self._starved()
         begun = now = clock()
-        marks, look_at = [(begun, 0, samples, *spent)], begun + seconds
-        while batches % self.round or batches < rounds * self.round or now < look_at:
+        marks, look_at, epochs = [(begun, 0, samples, *spent)], begun + seconds, 0
+        while batches != epochs if epochs else batches % self.round or batches < rounds * self.round or now < look_at:
             spent_cpu = cpu()
             stream.take()
             after_cpu, after = cpu(), clock()
@@ -165,12 +171,15 @@ class Tap:
                 step(batch)
                 now = clock()
                 spent[3] += now - before
-            if batches % self.round == 0:
+            if batches % self.round == 0 or batches == epochs:
                 marks.append((now, batches, stream.samples, *spent))
-                look = now >= look_at and now - begun < LONGEST_TIMES * seconds
+            if batches % self.round == 0 and now >= look_at and not epochs:
+                look = now - begun < LONGEST_TIMES * seconds
                 if look and is_unsettled([mark[0] for mark in marks], expected=self._slow_rounds_come):
                     look_at = begun + LOOK_AGAIN_TIMES * (now - begun)
-        first, last = whole_cycles([mark[0] for mark in marks])
+                elif batches >= rounds * self.round:
+                    epochs = self._whole_epochs(batches, now - begun, LONGEST_TIMES * seconds)
+        first, last = (0, len(marks) - 1) if epochs else whole_cycles([mark[0] for mark in marks])
         self._slow_rounds_come |= first > 0
         if finish is not None:
             finish()
@@ -179,7 +188,15 @@ class Tap:
         edges = stream.epochs_ended - ended + stream.is_running_out(self.settings.batches_in_flight, self.round)
         counted = [b - a for a, b in zip(marks[first], marks[last], strict=True)]
         return Lap(marks[first][0], *counted, starved_seconds=self._starved() - starved,
-                   edges=edges, whole_seconds=marks[-1][0] - begun)  # fmt: skip
+                   edges=edges, whole_seconds=marks[-1][0] - begun, holds_epochs=epochs > 0)  # fmt: skip
+
+    def _whole_epochs(self, batches: int, seconds: float, longest_seconds: float) -> int:
+        """Batches of the fewest whole epochs that hold so many, at the pace so far; 0 where they would take longer."""
+        epoch = self._stream.epoch_batches
+        if not epoch:
+            return 0
+        whole = math.ceil(batches / epoch) * epoch
+        return whole if whole * seconds <= batches * longest_seconds else 0
 
     def samples_of(self, batch: Any) -> int:
         """How many samples a batch holds."""

@@ -54,14 +54,24 @@ def start_from(verdict: dict[str, Any], settings: LoaderSettings) -> Start:
         windows.setdefault(kind, []).append(Window(**window))
         if (found := costs_from_json(lap["costs"])) is not None:
             costs.setdefault(kind, []).append(found)
-    for kind, timed in windows.items():  # an epoch's edge is no steady state, unless every lap holds one
-        inside = [w for w, lap in zip(timed, laps[kind], strict=True) if not lap["edges"]]
-        windows[kind] = inside or timed
+    for kind, timed in windows.items():
+        windows[kind] = _representative(timed, laps[kind])
     runs = {kind: TrialRun(settings, "ok", windows=tuple(timed)) for kind, timed in windows.items()}
     sync = SyncLook(**done["sync"]) if done["sync"] else None
     copy = CopyLook(**done["copy"]) if done["copy"] else None
     return Start(runs, laps, costs, sync, done["memory_pressure"], done["first_batch_seconds"], done["device_seen"],
                  done["copies_pinned"], copy)  # fmt: skip
+
+
+def _representative(windows: list[Window], laps: Sequence[dict[str, Any]]) -> list[Window]:
+    """Of the windows, one a lap, those that a rate is read from.
+
+    Where epochs are short, laps that hold whole ones: others say how it goes in some part of an epoch. Where they are
+    long, laps inside: an epoch's edge comes once in many laps, unless every one of these holds one.
+    """
+    whole = [window for window, lap in zip(windows, laps, strict=True) if lap["holds_epochs"]]
+    inside = [window for window, lap in zip(windows, laps, strict=True) if not lap["edges"]]
+    return whole or inside or windows
 
 
 def rates_of(seen: Sequence[Start], settings: LoaderSettings, cores: int) -> Rates:

@@ -91,11 +91,15 @@ class Stream:
         return batch
 
     @property
+    def epoch_batches(self) -> int | None:
+        """Batches of an epoch, as the loader tells or the last one had; None where that is not known, or not true."""
+        told = self._epoch_batches
+        return None if told is None or told < self.in_epoch else told
+
+    @property
     def left(self) -> int | None:
-        """Batches to come in this epoch; None where its length is not known, or was not told truly."""
-        if self._epoch_batches is None or self._epoch_batches < self.in_epoch:
-            return None
-        return self._epoch_batches - self.in_epoch
+        """Batches to come in this epoch; None where its length is not known."""
+        return None if self.epoch_batches is None else self.epoch_batches - self.in_epoch
 
     def banked(self) -> int | None:
         """Batches that are finished and not taken; None where the iterator is not torch's with workers.
