@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from workbench.loaders.settings import LoaderSettings
@@ -214,6 +214,25 @@ def test_batches_that_wait_are_counted_in_the_queue_and_behind_a_late_one(kind):
         assert stream.left == 62
     finally:
         stream.shut_down()
+
+
+class TellsTooFew(IterableDataset):
+    """Yields 12 samples where it tells of 4."""
+
+    def __iter__(self):
+        return iter(range(12))
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_stream_is_not_asked_for_its_length_of_which_torch_would_then_warn(recwarn):
+    stream = Stream(DataLoader(TellsTooFew(), batch_size=2), len, None, [0] * 4)
+    stream.start()
+    assert stream.left is None
+    while stream.epochs_ended == 0:
+        stream.take()
+    assert stream.left == 5 and not recwarn.list
 
 
 def until(condition: Any) -> None:

@@ -167,7 +167,13 @@ def why_empty(loader: Any) -> str:
 
 
 def _length(loader: Any) -> int | None:
-    with contextlib.suppress(Exception):  # whatever a loader's own __len__ raises, its first epoch tells the length
+    """Batches of an epoch, as the loader tells; a stream's first epoch tells them itself, and torch warns of more than
+    it was asked for."""
+    from torch.utils.data import IterableDataset
+
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return None
+    with contextlib.suppress(Exception):  # whatever a loader's own __len__ raises
         return len(loader)
     return None
 
