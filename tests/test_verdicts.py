@@ -87,6 +87,7 @@ def error(type_: str, message: str, **more: Any) -> dict[str, Any]:
         (seen("silence", children=[-9, 0, 3]), "failed", "a worker exited with code 3 without an error"),
         (seen("silence", children=[-11, -9]), "failed", "a worker crashed (SIGSEGV)"),
         (seen("silence", children=[-9]), "timed_out", "hang at batch 11"),
+        (seen("silence", children=[1], output="[Errno 24] Too many open files"), "timed_out", "ran out of open files"),
         (seen("silence", batches=0, silent_seconds=15), "timed_out", "'spawn' or 'forkserver'"),
         (seen("silence", output="OSError: [Errno 24] Too many open files"), "timed_out", "ran out of open files"),
         (

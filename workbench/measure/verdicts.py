@@ -133,7 +133,8 @@ def judge(settings: LoaderSettings, verdict: dict[str, Any], limits: dict[str, A
         alive = verdict.get("silent_seconds", 0.0) < limits["silence_seconds"] / 2
         if ended == "deadline" and windows and alive and verdict["phase"] in _AFTER_MEASURING:
             return "ok", ""
-        if died := [code for code in verdict.get("children", ()) if _died_by_itself(code)]:
+        died = [code for code in verdict.get("children", ()) if _died_by_itself(code)]
+        if died and not _tells_what_was_lost(verdict.get("output", "")):
             return _judge_death(died[0], "a worker", verdict)
         return "timed_out", _hang_reason(settings, verdict, limits)
     if ended == "server lost":
@@ -239,6 +240,11 @@ def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[s
         seen = f"; the trial's memory was last seen at {format_bytes(peak)}" if peak else ""
         return "killed", f"{who} was killed (SIGKILL), usually because the machine ran out of memory{seen}"
     return "killed", f"{who} was ended by {name}"
+
+
+def _tells_what_was_lost(output: str) -> bool:
+    """Whether it says why a batch never came, which is more than how a process ended after that."""
+    return any(part in output for part in (*_DESCRIPTOR_TEXTS, *_PICKLE_TEXTS, _FEEDER_TEXT))
 
 
 def _died_by_itself(code: int) -> bool:
