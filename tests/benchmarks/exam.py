@@ -61,6 +61,11 @@ class Question:
         return self.answer().headroom
 
     @property
+    def hands_much_over(self) -> bool:
+        """Whether batches of many objects or tensors set the pace, which then differs by a tenth from start to start."""
+        return self.bound == "input" and bool(self.loader.get("objects") or self.loader.get("tensors"))
+
+    @property
     def only_waits(self) -> bool:
         """Whether the answer rests on waiting alone, which other programs do not slow down."""
         faults = faults_of(lab.LoaderFaults, self.loader)
