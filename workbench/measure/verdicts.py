@@ -33,6 +33,7 @@ _PICKLE_TEXTS = (
     "Can't get local",
 )
 _FEEDER_TEXT = ", in _feed"  # of multiprocessing's queues: the thread that sends a batch prints why it could not
+_UNSENT_TEXTS = (*_PICKLE_TEXTS, _FEEDER_TEXT)
 _OWN_WARNINGS = ("resource_tracker: There appear to be", "This DataLoader will create")
 """Warnings about what the tuner itself does: ending processes, and trying more workers than cores."""
 _CUDA_TEXTS = ("Cannot re-initialize CUDA in forked subprocess",)
@@ -244,7 +245,7 @@ def _judge_death(code: int | None, who: str, verdict: dict[str, Any]) -> tuple[s
 
 def _tells_what_was_lost(output: str) -> bool:
     """Whether it says why a batch never came, which is more than how a process ended after that."""
-    return any(part in output for part in (*_DESCRIPTOR_TEXTS, *_PICKLE_TEXTS, _FEEDER_TEXT))
+    return any(part in output for part in (*_DESCRIPTOR_TEXTS, *_UNSENT_TEXTS))
 
 
 def _died_by_itself(code: int) -> bool:
@@ -298,7 +299,7 @@ def _hang_reason(settings: LoaderSettings, verdict: dict[str, Any], limits: dict
     batches, output = verdict.get("batches", 0), verdict.get("output", "")
     if any(part in output for part in _DESCRIPTOR_TEXTS):
         return f"hang: a worker ran out of open files and its batch was lost; {DESCRIPTOR_ADVICE}"
-    if any(part in output for part in (*_PICKLE_TEXTS, _FEEDER_TEXT)):
+    if any(part in output for part in _UNSENT_TEXTS):
         return "hang: a worker could not pickle its batch or its exception, which torch waits for for ever; " + _tail(
             verdict
         )
