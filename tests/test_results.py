@@ -61,6 +61,18 @@ def test_what_cannot_be_told_apart_is_a_tie_for_fewer_workers():
     assert ranking.order[0].settings == W2
 
 
+def test_one_lucky_start_does_not_make_a_tie_of_what_another_one_surely_beats():
+    known = [run_of(one, rate) for one, mean in ((W0, 100.0), (W2, 140.0)) for rate in (mean, mean * 1.02, mean * 0.98)]
+    uneven = tuple(Window(float(at), 1600 / rate, 100, 1600) for at, rate in enumerate((80.0, 500.0, 120.0, 900.0)))
+    trials = trials_of([*known, run_of(W4, 150.0, windows=uneven)], 2)
+    assert not surely_slower(trials[W0].estimate, trials[W4].estimate)
+    assert surely_slower(trials[W0].estimate, trials[W2].estimate)
+
+    ranking = rank(list(trials.values()), W0)
+
+    assert ranking.order[0].settings == W4 and not ranking.kept_current
+
+
 def test_wide_intervals_do_not_make_half_the_rate_a_tie():
     ranking = rank(trials({W1: around(200, 0.4), W4: around(400, 0.4)}), None)
 

@@ -9,7 +9,13 @@ import pytest
 from tests.scripted import probe_of, run_of
 from workbench.loaders.settings import LoaderSettings
 from workbench.tuning.rounds import Progress, Round
-from workbench.tuning.run_plans import LEAST_BATCHES, LEAST_BATCHES_OF_A_LOOK, LONGEST_STRETCH, trial_plan
+from workbench.tuning.run_plans import (
+    LEAST_BATCHES,
+    LEAST_BATCHES_OF_A_LOOK,
+    LONGEST_SHARE,
+    LONGEST_STRETCH,
+    trial_plan,
+)
 from workbench.tuning.trials import trials_of
 
 W0, W2, W4 = (LoaderSettings(num_workers=count) for count in (0, 2, 4))
@@ -43,44 +49,48 @@ def test_a_quick_loader_is_measured_for_the_share_that_was_asked_for():
     assert planned(W2, CHECK, known, 0.001).measure_seconds == pytest.approx(0.5)
 
 
-def test_a_slow_loader_is_measured_until_enough_batches_came():
+def test_a_run_lasts_until_enough_batches_came():
     known = [run_at(W0, 0.3)]
-    assert planned(W0, LOOK, known, 0.3).measure_seconds == pytest.approx(LEAST_BATCHES_OF_A_LOOK * 0.3)
-    assert planned(W0, CHECK, known, 0.3).measure_seconds == pytest.approx(LEAST_BATCHES * 0.3)
-    assert planned(W0, LOOK, known, 0.3).max_measure_seconds == pytest.approx(LEAST_BATCHES_OF_A_LOOK * 0.3)
+    look, check = planned(W0, LOOK, known, 0.3), planned(W0, CHECK, known, 0.3)
+    assert (look.least_batches, check.least_batches) == (LEAST_BATCHES_OF_A_LOOK, LEAST_BATCHES)
+    assert look.measure_seconds == look.max_measure_seconds == pytest.approx(LEAST_BATCHES_OF_A_LOOK * 0.3)
+    assert check.measure_seconds == pytest.approx(0.5)
+    assert check.max_measure_seconds == pytest.approx(LONGEST_SHARE * LEAST_BATCHES * 0.3)
 
 
-def test_what_workers_take_is_told_from_the_probe_until_they_ran_and_from_their_runs_then():
-    assert planned(W4, LOOK, [run_at(W0, 0.3)], 0.3).measure_seconds == pytest.approx(8 * 0.3)  # as fast as any so far
+def test_how_long_batches_may_take_is_told_from_the_probe_until_workers_ran_and_from_their_runs_then():
+    assert planned(W4, LOOK, [run_at(W0, 0.3)], 0.3).max_measure_seconds == pytest.approx(8 * 0.3)  # as fast as any yet
     faster = [run_at(W0, 0.3), run_at(W2, 0.1)]
-    assert planned(W4, LOOK, faster, 0.3).measure_seconds == pytest.approx(8 * 0.15)  # two cores: half of the probe's
-    assert planned(W2, LOOK, faster, 0.3).measure_seconds == pytest.approx(8 * 0.1)
+    assert planned(W4, LOOK, faster, 0.3).max_measure_seconds == pytest.approx(8 * 0.15)  # two cores
+    assert planned(W2, LOOK, faster, 0.3).max_measure_seconds == pytest.approx(8 * 0.1)
     paced = [run_at(W0, 0.6), run_at(W2, 0.5)]
-    assert planned(W4, LOOK, paced, 0.1).measure_seconds == pytest.approx(8 * 0.5)  # a step paces all of them
+    assert planned(W4, LOOK, paced, 0.1).max_measure_seconds == pytest.approx(8 * 0.5)  # a step paces all of them
 
 
 def test_many_workers_are_given_two_rounds():
     many = LoaderSettings(num_workers=16)
-    assert planned(many, LOOK, [run_at(W0, 0.2), run_at(many, 0.1)], 0.2).measure_seconds == pytest.approx(32 * 0.1)
+    plan = planned(many, LOOK, [run_at(W0, 0.2), run_at(many, 0.1)], 0.2)
+    assert plan.least_batches == 32 and plan.max_measure_seconds == pytest.approx(32 * 0.1)
 
 
 def test_where_some_batches_take_far_longer_three_times_as_many_are_timed():
     known = [run_at(W2, 0.05)]
-    assert planned(W2, LOOK, known, 0.1, longest=0.2).measure_seconds == pytest.approx(8 * 0.05)
-    assert planned(W2, LOOK, known, 0.1, longest=0.9).measure_seconds == pytest.approx(3 * 8 * 0.05)
+    assert planned(W2, LOOK, known, 0.1, longest=0.2).least_batches == 8
+    assert planned(W2, LOOK, known, 0.1, longest=0.9).least_batches == 3 * 8
     tail = run_at(W0, 0.1, batch_seconds_p50=0.05, batch_seconds_max=0.8)
-    assert planned(W2, LOOK, [*known, tail], 0.1).measure_seconds == pytest.approx(3 * 8 * 0.05)
+    assert planned(W2, LOOK, [*known, tail], 0.1).least_batches == 3 * 8
 
 
 def test_the_first_run_of_a_sweep_is_not_stretched_since_it_does_not_count():
-    assert planned(W0, LOOK, [], 0.3).measure_seconds == pytest.approx(0.2)
+    first = planned(W0, LOOK, [], 0.3)
+    assert first.least_batches == 0 and first.max_measure_seconds == pytest.approx(0.2)
 
 
 def test_no_run_is_stretched_beyond_its_part_of_the_budget_or_ten_times_the_measuring_time():
     known = [run_at(W0, 30.0)]
-    assert planned(W0, LOOK, known, 30.0).measure_seconds == pytest.approx(LONGEST_STRETCH)
-    assert planned(W0, LOOK, known, 30.0, left=60.0, runs_left=5).measure_seconds == pytest.approx(6.0)
-    assert planned(W0, LOOK, known, 30.0, left=0.4, runs_left=0).measure_seconds == pytest.approx(0.2)
+    assert planned(W0, LOOK, known, 30.0).max_measure_seconds == pytest.approx(LONGEST_STRETCH)
+    assert planned(W0, LOOK, known, 30.0, left=60.0, runs_left=5).max_measure_seconds == pytest.approx(6.0)
+    assert planned(W0, LOOK, known, 30.0, left=0.4, runs_left=0).max_measure_seconds == pytest.approx(0.2)
 
 
 def test_data_memory_and_edge_are_looked_at_in_the_first_whole_run_only():

@@ -17,6 +17,7 @@ from workbench.tuning.belief import believe, has_tail
 from workbench.tuning.fitting import fit
 from workbench.tuning.ranking import counts, is_checked
 from workbench.tuning.results import Results
+from workbench.tuning.rounds import to_settle
 from workbench.tuning.space import SearchSpace
 from workbench.tuning.strategies import (
     STRATEGIES,
@@ -476,3 +477,27 @@ def test_a_forecast_starts_again_while_it_is_open_whether_a_change_gains_anythin
     order = started(play(Predicting(), rate, [W0, W1, W2], W0, spread=0.04))
 
     assert 2 <= max(order.count(W1), order.count(W2)) <= 4 and order.count(W0) >= 3
+
+
+def _a_sweep_that_tested(w2_rate, *further):
+    runs = [run_of(W0, 99.0, cold=True), run_of(W1, 100.0, screened=True), run_of(W0, 100.0, screened=True)]
+    runs = [*runs, run_of(W2, w2_rate, cpu_cores_used=2.0), *further]
+    return Progress((W0, W1, W2), trials_of(runs, 2), W0, cores=2.0)
+
+
+def test_a_forecast_starts_once_more_what_fell_far_below_its_prediction():
+    again = Predicting().next_round(_a_sweep_that_tested(104.0))
+    assert again.settings == (W2,) and again.screen
+
+    assert Predicting()._far_below_its_prediction(_a_sweep_that_tested(190.0)) is None
+    assert Predicting()._far_below_its_prediction(_a_sweep_that_tested(104.0, run_of(W2, 103.0))) is None
+
+
+def test_where_much_is_at_stake_more_starts_are_spent_on_settling_it():
+    def due(mean, starts):
+        runs = [run_of(one, rate * off) for one, rate in ((W0, 100.0), (W2, mean)) for off in (0.8, 1.0, 1.2, 0.8, 1.2)]
+        kept = [run for one in (W0, W2) for run in [each for each in runs if each.settings == one][:starts]]
+        return to_settle(Progress((W0, W2), trials_of(kept, 2), W0, cores=2.0))
+
+    assert due(106.0, 2) and not due(106.0, 3)
+    assert due(125.0, 3) and due(125.0, 4) and not due(125.0, 5)

@@ -37,6 +37,8 @@ class TrialPlan:
         measure_seconds: Seconds of quiet windows that suffice once they are precise enough.
         max_measure_seconds: Seconds of windows after which the run stops all the same.
         precision: Relative half-width of the in-run interval that is precise enough.
+        least_batches: Batches that must have been timed too before the run stops. Twice as many, in twice the least
+            seconds, suffice however imprecise they are; 0 waits for precision until `max_measure_seconds`.
         window_seconds: Least length of a window; None: a quarter of `measure_seconds`, at most 0.25. Each window wakes
             the warden and the caller, which a loader that fills all cores pays for.
         warmup_seconds: Least length of the warm-up; the queue is used up once in any case.
@@ -55,6 +57,7 @@ class TrialPlan:
     measure_seconds: float = 1.0
     max_measure_seconds: float = 4.0
     precision: float = 0.05
+    least_batches: int = 0
     window_seconds: float | None = None
     warmup_seconds: float = 0.2
     deadline_seconds: float | None = None
@@ -99,6 +102,7 @@ def limits_of(plan: TrialPlan, settings: LoaderSettings, probe: Probe | None, co
         "measure_seconds": plan.measure_seconds,
         "max_measure_seconds": plan.max_measure_seconds,
         "precision": plan.precision,
+        "least_batches": plan.least_batches,
     }
 
 

@@ -43,7 +43,8 @@ class Watch:
 
     Args:
         limits: `deadline_seconds`, `silence_seconds`, `memory_bytes` (None: no ceiling), `floor_bytes` (machine
-            memory that must stay available), `batch_bytes`, `measure_seconds`, `max_measure_seconds`, `precision`.
+            memory that must stay available), `batch_bytes`, `measure_seconds`, `max_measure_seconds`, `precision`,
+            `least_batches`.
         cores: Cores that the trial may use.
         temporary: The trial's temporary folder.
     """
@@ -265,19 +266,20 @@ class Watch:
 
     def enough(self) -> bool:
         """Whether the windows so far suffice: quiet for long enough and precise enough, or out of time."""
-        used, busy = used_windows(self.windows, self._cores)
-        total = sum(w.seconds for w in self.windows)
-        if total >= self._limits["max_measure_seconds"]:
+        limits, (used, busy) = self._limits, used_windows(self.windows, self._cores)
+        seconds, batches = sum(w.seconds for w in used), sum(w.batches for w in used)
+        if sum(w.seconds for w in self.windows) >= limits["max_measure_seconds"]:
             return True
-        if busy and total >= BUSY_PATIENCE * self._limits["measure_seconds"]:
+        if batches < limits["least_batches"]:
+            return False
+        if busy:
+            return seconds >= BUSY_PATIENCE * limits["measure_seconds"]
+        if seconds < limits["measure_seconds"]:
+            return False
+        if limits["least_batches"] and min(seconds / limits["measure_seconds"], batches / limits["least_batches"]) >= 2:
             return True
-        quiet = 0.0 if busy else sum(w.seconds for w in used)
         precision = in_run_precision(used)
-        return (
-            quiet >= self._limits["measure_seconds"]
-            and precision is not None
-            and precision <= self._limits["precision"]
-        )
+        return precision is not None and precision <= limits["precision"]
 
     def _foreign_cores(self, begin: float, end: float) -> float | None:
         """Cores others used between two times, from the readings nearest to them."""

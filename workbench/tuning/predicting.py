@@ -17,7 +17,8 @@ MOST_VERIFIED = 4  # predictions that are put to the test, one after the other
 class Predicting:
     """The strategy "forecast": few settings measured, the rest predicted, and the best prediction put to the test.
 
-    A prediction that does not hold corrects the model, and the next best one is tested. The model knows workers,
+    A prediction that does not hold is tested once more, since a single start may be an unlucky one; then it corrects
+    the model, and the next best one is tested. The model knows workers,
     prefetch depth, batch size and order; of other knobs it expects nothing, so they keep their current values.
 
     Attributes:
@@ -31,6 +32,9 @@ class Predicting:
         unseen = [one for one in _anchors(progress) if not progress.is_seen(one)]
         if unseen:
             return first_looks(unseen, progress, closing=False)
+        unlucky = self._far_below_its_prediction(progress)
+        if unlucky is not None:
+            return Round((unlucky,), TEST_SHARE, screen=True)
         best = self._best(progress)
         tested = sum(progress.is_checked(one) for one in progress.candidates)
         if best is None or progress.is_checked(best) or tested >= self.most_verified:
@@ -41,6 +45,20 @@ class Predicting:
         """About how many runs are still to come; 0 once the best prediction was tested."""
         unseen = sum(not progress.is_seen(one) for one in _anchors(progress))
         return unseen + STARTS_TO_WIN if unseen else len(self.next_round(progress).settings)
+
+    def _far_below_its_prediction(self, progress: Progress) -> LoaderSettings | None:
+        """What was tested in a single start, and fell below what the other settings let expect with their error."""
+        rated = {one: trial for one, trial in progress.trials.items() if counts(trial)}
+        for one, trial in rated.items():
+            if progress.starts(one) > 1 or not progress.is_checked(one):
+                continue
+            others = [other for other in rated.values() if other is not trial]
+            if not others:
+                continue
+            told = forecast_from(others, [one], progress.probe, progress.cores, progress.paced).predictions[0]
+            if told.low and trial.samples_per_second and trial.samples_per_second < told.low:
+                return one
+        return None
 
     def _best(self, progress: Progress) -> LoaderSettings | None:
         rated = [trial for trial in progress.trials.values() if counts(trial)]

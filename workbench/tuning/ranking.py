@@ -127,10 +127,11 @@ def rank(
 ) -> Ranking:
     """Orders the results that count.
 
-    The fastest leads. What cannot be told apart from it, or lies within 2 %, is tied with it, and the tie goes to fewer
-    workers, then to less memory, then to a smaller prefetch; the current settings are kept unless something is faster
-    for certain, or as fast with fewer workers or markedly less memory. The rest follows by steady rate, as anyone can
-    check in a table. Settings of which some workers have no data of their own do not win while anything else counts.
+    The fastest leads. What cannot be told apart from it, nor from the one whose interval begins highest, or lies within
+    2 %, is tied with it, and the tie goes to fewer workers, then to less memory, then to a smaller prefetch; the
+    current settings are kept unless something is faster for certain, or as fast with fewer workers or markedly less
+    memory. The rest follows by steady rate, as anyone can check in a table. Settings of which some workers have no data
+    of their own do not win while anything else counts.
 
     Args:
         trials: One result a settings.
@@ -218,11 +219,13 @@ def _trials(entrants: Sequence[_Entrant]) -> tuple[TrialResult, ...]:
 
 
 def _tied(field: list[_Entrant], fastest: _Entrant, current: LoaderSettings | None) -> list[_Entrant]:
-    tied = []
+    """The fastest, started once, may be known too badly to tell anything from it; the surest is asked as well."""
+    tied, surest = [], max(field, key=lambda one: one.worth.low)
     for one in field:
         share = one.rate / fastest.rate
         near = share >= 1 - TIED_AT_MOST_BELOW or one.settings == current
-        if share >= 1 - EQUAL_WITHIN or (near and not surely_slower(one.worth, fastest.worth)):
+        open_ = not (surely_slower(one.worth, fastest.worth) or surely_slower(one.worth, surest.worth))
+        if share >= 1 - EQUAL_WITHIN or (near and open_):
             tied.append(one)
     return tied
 

@@ -11,13 +11,14 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.statistics import RateEstimate
-from workbench.tuning.ranking import EQUAL_WITHIN, is_checked, rank, worths
+from workbench.tuning.ranking import EQUAL_WITHIN, LOOKS_FASTER, is_checked, rank, worths
 
 STARTS_TO_WIN = 2  # a single start may have been lucky
 STARTS_FOR_MORE_WORKERS = 3  # more processes than before must gain more than what starts differ by
 FIRST_LOOK_SHARE = 0.2  # of the measuring time: enough to see a factor, not a few percent
 FINAL_SHARE = 0.4  # for what may win
-MOST_STARTS_TO_SETTLE = 3  # of what looks faster, and of the current settings
+MOST_STARTS_TO_SETTLE = 3  # of what looks faster, and of the current settings ...
+MOST_STARTS_WHERE_MUCH_IS_AT_STAKE = 5  # ... where it looks clearly faster
 COUNTS = ("num_workers", "prefetch_factor")
 
 
@@ -145,6 +146,7 @@ def to_settle(progress: Progress) -> tuple[LoaderSettings, ...]:
         return ()
     best, mine = found.fastest, found.order[0]
     worth, known = worths((best, mine), progress.probe)
-    gains = worth.samples_per_second > (1 + EQUAL_WITHIN) * known.samples_per_second
+    times = worth.samples_per_second / known.samples_per_second
+    most = MOST_STARTS_WHERE_MUCH_IS_AT_STAKE if times >= LOOKS_FASTER else MOST_STARTS_TO_SETTLE
     rarer = min((best, mine), key=lambda one: len(one.runs))
-    return (rarer.settings,) if gains and len(rarer.runs) < MOST_STARTS_TO_SETTLE else ()
+    return (rarer.settings,) if times > 1 + EQUAL_WITHIN and len(rarer.runs) < most else ()

@@ -40,8 +40,8 @@ def trial_plan(
     """How the next run of these settings measures, and whether the budget cuts its deadline.
 
     What does not change from start to start is looked at in the first start over warm files only, and never in a
-    short first look. A slow loader's runs are stretched until they hold enough batches, but for the very first one,
-    which is over cold files and does not count.
+    short first look. A slow loader's runs last until they hold enough batches, but for the very first one, which is
+    over cold files and does not count.
 
     Args:
         settings: What is started.
@@ -57,12 +57,14 @@ def trial_plan(
     warm = [run for run in earlier if not run.cold]
     first, cut = not round_.screen and all(run.screened for run in warm), seconds_left < LEAST_DEADLINE_SECONDS
     share = seconds_left / max(RUNS_THAT_SHARE_THE_BUDGET, 2 * runs_left)
-    longest = min(LONGEST_STRETCH * measure_seconds, share)
-    wanted = seconds_of_enough_batches(settings, progress, look=round_.screen) if runs else 0.0
-    seconds = max(measure_seconds * round_.measure_share, min(wanted, longest))
+    batches = enough_batches(settings, progress, look=round_.screen) if runs else 0
+    seconds = measure_seconds * round_.measure_share
+    stretched = min(batches * slowest_batch_seconds(settings, progress), LONGEST_STRETCH * measure_seconds, share)
+    longest = max(seconds, stretched)
     plan = TrialPlan(
         measure_seconds=seconds,
-        max_measure_seconds=seconds * LONGEST_SHARE,
+        max_measure_seconds=longest * LONGEST_SHARE,
+        least_batches=batches,
         deadline_seconds=seconds_left if cut else None,
         memory_limit_bytes=memory_limit_bytes,
         check_data=first,
@@ -74,7 +76,8 @@ def trial_plan(
     if round_.screen:
         plan = dataclasses.replace(
             plan,
-            max_measure_seconds=seconds,
+            measure_seconds=longest,
+            max_measure_seconds=longest,
             window_seconds=SCREEN_WINDOW_SECONDS,
             warmup_seconds=SCREEN_WARMUP_SECONDS,
         )
@@ -83,21 +86,24 @@ def trial_plan(
     return plan, cut
 
 
-def seconds_of_enough_batches(settings: LoaderSettings, progress: Progress, look: bool) -> float:
-    """How long these settings take for enough batches and `LEAST_ROUNDS`; 0 where nothing tells.
+def enough_batches(settings: LoaderSettings, progress: Progress, look: bool) -> int:
+    """Batches that a run of these settings is to time: `LEAST_ROUNDS` at least, and more where there is a tail."""
+    batches = max(LEAST_BATCHES_OF_A_LOOK if look else LEAST_BATCHES, LEAST_ROUNDS * settings.num_workers)
+    return batches * (TAILED_TIMES if _has_tail(progress) else 1)
+
+
+def slowest_batch_seconds(settings: LoaderSettings, progress: Progress) -> float:
+    """The longest that a batch of these settings may take on average; 0 where nothing tells.
 
     What a batch takes is known from runs of these settings; before that, from the probe, shared out over as many
     workers as there are cores, and not less than in the fastest run so far: a step, or what is shared, paces all.
     """
     own = progress.trials.get(settings)
     if own is not None and own.batches_per_second:
-        batch = 1 / own.batches_per_second
-    else:
-        rates = [trial.batches_per_second for trial in progress.trials.values() if trial.batches_per_second]
-        alone = (progress.probe.batch_seconds if progress.probe else None) or 0.0
-        batch = max(alone / max(1.0, min(settings.num_workers, progress.cores)), 1 / max(rates) if rates else 0.0)
-    batches = max(LEAST_BATCHES_OF_A_LOOK if look else LEAST_BATCHES, LEAST_ROUNDS * settings.num_workers)
-    return batches * batch * (TAILED_TIMES if _has_tail(progress) else 1)
+        return 1 / own.batches_per_second
+    rates = [trial.batches_per_second for trial in progress.trials.values() if trial.batches_per_second]
+    alone = (progress.probe.batch_seconds if progress.probe else None) or 0.0
+    return max(alone / max(1.0, min(settings.num_workers, progress.cores)), 1 / max(rates) if rates else 0.0)
 
 
 def _has_tail(progress: Progress) -> bool:
