@@ -115,13 +115,22 @@ class Oracle:
         record = self.records.get(settings) if settings is not None else None
         if record is None or record.status != "ok":
             return 1.0
-        if not record.rounds:
-            return 1 - record.rate / self.best_rate
+        return statistics.fmean(self._lost(record)) if record.rounds else 1 - record.rate / self.best_rate
+
+    def regret_error(self, settings: LoaderSettings | None) -> float:
+        """Standard error of that regret over rounds; 0 where there are no rounds."""
+        record = self.records.get(settings) if settings is not None else None
+        if record is None or record.status != "ok" or len(record.rounds) < 2:
+            return 0.0
+        return statistics.stdev(self._lost(record)) / len(record.rounds) ** 0.5
+
+    def _lost(self, record: Record) -> list[float]:
+        """Share of the best rate that these settings lose, in each round in which they were started."""
         lost = []
         for held_out, rate in zip(record.rounds, record.rates, strict=True):
             best = self._best_without(held_out)
             lost.append(1 - rate / best.rate_in(held_out) if best is not None else 0.0)
-        return statistics.fmean(lost)
+        return lost
 
     def regret_at_most(self, settings: LoaderSettings | None) -> float:
         """Share of the highest mean rate that these settings lose, whatever luck that mean contains."""
@@ -237,7 +246,9 @@ class ReplayServer:
         length = batches * seconds
         spread = record.window_spread * math.sqrt(0.25 / length)
         windows, passed = [], 0.0
-        while passed < plan.measure_seconds:
+        while passed < plan.measure_seconds or (
+            len(windows) * batches < plan.least_batches and passed < plan.max_measure_seconds
+        ):
             took = length * math.exp(self._chance.gauss(0, min(spread, 0.5)))
             windows.append(Window(self.seconds + passed, took, batches, batches * self.oracle.samples, 0.0))
             passed += took

@@ -6,11 +6,12 @@
     python tests/benchmarks/search.py --replay oracle.json       # searches in virtual time over what was kept
     python tests/benchmarks/search.py --computed                 # the same over loaders whose truth is a formula
 
-The oracle starts every settings of the space at least five times, alternating, and those that may be best up to
-ten times. For each strategy and rival, in the same run: seconds used (wall time from the first line to the answer),
-that as a share of the exhaustive cost (the tutorial's protocol: 20 warm-up and 200 measured batches for every settings,
-with its start and end), regret of the pick (share of the best rate that it loses: `Oracle.regret` says how the luck of
-the highest mean is kept out of it), and what rate was stated against the oracle's.
+The oracle starts every settings of the space five times, alternating. After the searches, what they picked and what may
+be best is started in turn up to ten times more: these starts decide between equals, and while the machine is as it was
+for the searches. For each strategy and rival, in the same run: seconds used (wall time from the first line to the
+answer), that as a share of the exhaustive cost (the tutorial's protocol: 20 warm-up and 200 measured batches for every
+settings, with its start and end), regret of the pick with its standard error (share of the best rate that it loses:
+`Oracle.regret` says how the luck of the highest mean is kept out of it), and what rate was stated against the oracle's.
 
 Rivals: rules that need no measurement; Optuna's TPE over the same trial function, stopped at the race's seconds; and
 loadtune, where it is installed and the loader is one it can rebuild (a map-style dataset).
@@ -21,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -47,11 +49,13 @@ from workbench.tuning.sweep import Sweep
 
 STRATEGIES = ("race", "forecast", "guided")  # a grid costs more than the oracle itself; --strategies can name it
 ORACLE_STARTS, QUICK_STARTS = 5, 3
-MORE_STARTS = 2  # times as many, of those that may be best
+MORE_STARTS = 10  # at most, of each finalist ...
+FEWEST_MORE_STARTS = 4  # ... and at least
+MOST_FINALISTS = 6  # by the oracle; what was picked comes on top
 ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 2.5  # of windows, in each start ...
 ORACLE_BATCHES = 16  # ... that hold about so many batches
-RESOLVED = 0.012  # standard error of what a settings loses, at which it need not be started on
-SURELY_BELOW = 0.01  # a settings that loses less than this is started on, however surely it loses it
+RESOLVED = 0.007  # standard error of what finalists lose, the median of them, at which they need not be started on
+SURELY_BELOW = 0.01  # a settings that loses less than this is a finalist, however surely it loses it
 TPE_SEED = 0
 
 
@@ -115,7 +119,7 @@ def benchmark_space(quick: bool) -> SearchSpace:
 
 
 def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle:
-    """Starts every settings `starts` times, alternating, then those that may be best `MORE_STARTS` times as often."""
+    """Starts every settings `starts` times, alternating."""
     begun = time.perf_counter()
     with _neighbour(name), TrialServer(loader.make) as server:
         probe = server.probe()
@@ -125,11 +129,8 @@ def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle
         seconds = _oracle_seconds(probe, server.cores)
         server.run(current, _oracle_plan(0, seconds, first=False))  # over cold files: not counted
         runs: list[list[_Start]] = [[] for _ in settings]
-        for number in range(starts * MORE_STARTS):
-            due = range(len(settings)) if number < starts else _may_be_best(runs)
-            if number >= starts and len(due) < 2:
-                break
-            for place in due if number % 2 == 0 else reversed(due):
+        for number in range(starts):
+            for place in _there_and_back(range(len(settings)), number):
                 before = time.perf_counter()
                 run = server.run(settings[place], _oracle_plan(number, seconds, first=number == 0))
                 runs[place].append(_Start(run, time.perf_counter() - before, number))
@@ -137,6 +138,32 @@ def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle
     records = {one: made for one, many in zip(settings, runs, strict=True) if (made := _record(one, many)) is not None}
     size = statistics.median(w.samples / w.batches for many in runs for one in many for w in one.run.windows)
     return Oracle(name, loader.kind, round(size), float(cores), probe, records, probe_seconds, current)
+
+
+def judged(oracle: Oracle, make: Any, picks: Sequence[LoaderSettings]) -> Oracle:
+    """The oracle with more starts, alternated, of what may be best: until it is known what a pick loses, or enough."""
+    may_be, _ = _may_be_best(list(oracle.right))
+    leaders = sorted(may_be, key=lambda one: -oracle.records[one].rate)[:MOST_FINALISTS]
+    finalists = list(dict.fromkeys([*leaders, *(one for one in picks if one in may_be)]))
+    records, round_ = dict(oracle.records), 1 + max(max(record.rounds) for record in oracle.right)
+    with TrialServer(make) as server:
+        seconds = _oracle_seconds(server.probe(), server.cores)
+        server.run(oracle.current, _oracle_plan(0, seconds, first=False))  # over cold files: not counted
+        for number in range(MORE_STARTS):
+            left, error = _may_be_best([records[one] for one in finalists])
+            if len(left) < 2 or (number >= FEWEST_MORE_STARTS and error < RESOLVED):
+                break
+            for one in _there_and_back(finalists, number):
+                run = server.run(one, _oracle_plan(round_ + number, seconds, first=False))
+                if run.status == "ok" and run.windows:
+                    rates, rounds = records[one].rates, records[one].rounds
+                    rates, rounds = (*rates, mean_rate(run.windows)), (*rounds, round_ + number)
+                    records[one] = replace(records[one], rates=rates, rounds=rounds)
+    return replace(oracle, records=records)
+
+
+def _there_and_back(places: Sequence[Any], round_: int) -> Sequence[Any]:
+    return places if round_ % 2 == 0 else places[::-1]
 
 
 @dataclass(frozen=True)
@@ -170,28 +197,24 @@ def _oracle_plan(number: int, seconds: float, first: bool) -> TrialPlan:
     )
 
 
-def _may_be_best(runs: Sequence[Sequence[_Start]]) -> list[int]:
-    """Places of settings that no other one beats, round for round, by two standard errors of the difference.
+def _may_be_best(records: Sequence[Record]) -> tuple[list[LoaderSettings], float]:
+    """Settings that no other one beats, round for round, by two standard errors of the difference.
 
-    None once what they lose is known to `RESOLVED`.
+    Only those started in as many rounds as any. With the median of these standard errors, as shares of the rate.
     """
-    rounds = max(len(many) for many in runs)
-    rates = {
-        place: [mean_rate(one.run.windows) for one in many]
-        for place, many in enumerate(runs)
-        if len(many) == rounds and all(one.counts for one in many)
-    }
-    best = max(rates, key=lambda place: statistics.fmean(rates[place]), default=None)
-    if best is None:
-        return []
-    left, errors = [best], [0.0]
-    for place in rates.keys() - {best}:
-        lost = [1 - mine / theirs for mine, theirs in zip(rates[place], rates[best], strict=True)]
-        error = statistics.stdev(lost) / len(lost) ** 0.5
+    most = max(len(record.rounds) for record in records)
+    there = [record for record in records if len(record.rounds) == most]
+    best = max(there, key=lambda record: record.rate)
+    left, errors = [best.settings], [0.0]
+    for record in there:
+        if record is best:
+            continue
+        lost = [1 - record.rate_in(round_) / best.rate_in(round_) for round_ in best.rounds if round_ in record.rounds]
+        error = statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else math.inf
         if statistics.fmean(lost) < max(SURELY_BELOW, 2 * error):
-            left.append(place)
+            left.append(record.settings)
             errors.append(error)
-    return [] if statistics.median(errors) < RESOLVED else sorted(left)
+    return left, statistics.median(errors)
 
 
 def _record(settings: LoaderSettings, many: Sequence[_Start]) -> Record | None:
@@ -433,6 +456,7 @@ def examine(
             outcomes.append([one for one in [loadtune(oracle, make)] if one is not None])
         except Exception as error:  # a rival that fails on a loader has no row there
             print(f"loadtune failed on {oracle.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        oracle = judged(oracle, make, [one.pick for many in outcomes for one in many if one.pick in oracle.records])
     return [_row(oracle, many) for many in outcomes if many]
 
 
@@ -450,25 +474,15 @@ def _row(oracle: Oracle, many: Sequence[Outcome]) -> dict[str, Any]:
         / oracle.exhaustive_seconds(),
         "regret": statistics.median(regrets),
         "worst_regret": max(regrets),
+        "regret_error": statistics.median(oracle.regret_error(one.pick) for one in many),
         "regret_of_highest_mean": statistics.median(at_most),
         "stated_over_oracle": statistics.median(stated) if stated else None,
         "starts": _median([one.starts for one in many]),
         "pick": many[0].pick.describe() if many[0].pick else None,
         "exhaustive_seconds": oracle.exhaustive_seconds(),
-        "oracle_resolution": _resolution(oracle),
         "rate_error": _median([error for one in many for error in one.rate_errors]),
         "memory_error": _median([error for one in many for error in one.memory_errors]),
     }
-
-
-def _resolution(oracle: Oracle) -> float:
-    """Standard error of an oracle's rate, as a share: regrets below about twice this say nothing."""
-    errors = [
-        statistics.stdev(record.rates) / record.rate / len(record.rates) ** 0.5
-        for record in oracle.right
-        if len(record.rates) > 1
-    ]
-    return statistics.median(errors) if errors else 0.0
 
 
 def _from_loaders(names: Sequence[str], quick: bool, starts: int) -> Iterator[tuple[Oracle, Any]]:

@@ -12,14 +12,12 @@ Row = dict[str, Any]
 def said(loader: str, rows: Sequence[Row]) -> str:
     """The rows of one loader."""
     mine = [row for row in rows if row["loader"] == loader]
-    lines = [
-        f"{loader} ({mine[0]['kind']}): exhaustive {mine[0]['exhaustive_seconds']:.0f} s, "
-        f"oracle known to {mine[0]['oracle_resolution']:.1%}"
-    ]
+    lines = [f"{loader} ({mine[0]['kind']}): exhaustive {mine[0]['exhaustive_seconds']:.0f} s"]
     for row in mine:
         stated = f"{row['stated_over_oracle']:.3f}" if row["stated_over_oracle"] else "-"
         lines.append(
-            f"  {row['who']:13} regret {row['regret']:6.1%} (worst {row['worst_regret']:6.1%})  {row['seconds']:7.1f} s"
+            f"  {row['who']:13} regret {row['regret']:6.1%} +- {row['regret_error']:4.1%}"
+            f" (worst {row['worst_regret']:6.1%})  {row['seconds']:7.1f} s"
             f" = {row['share']:6.1%} of exhaustive ({row['share_without_server']:6.1%} without the server's start)"
             f"  stated/oracle {stated:>6}  {row['pick'] or 'no pick'}"
         )
