@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pandas
 import pytest
@@ -14,6 +15,7 @@ from workbench.errors import SettingsError
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Memory
 from workbench.measure.stage_costs import StageCosts
+from workbench.tuning.fitting import fit
 from workbench.tuning.forecast import Forecast, forecast
 from workbench.tuning.queueing import BOUND_WORDS, NEXT_WORDS, Costs, bounds, memory_bytes, rate
 from workbench.tuning.results import Results
@@ -86,6 +88,29 @@ def test_slow_batches_hold_up_ready_ones_and_a_deeper_queue_or_any_order_helps()
     assert rate(at(4, 1), costs)[1] == "order"
     assert shallow < 0.85 * deep <= 0.85 * free * 1.1
     assert rate(at(4, 1, in_order=False), costs) == (pytest.approx(free), "workers")
+
+
+def test_workers_of_uneven_batches_wait_for_each_other_less_with_a_deeper_queue_and_not_in_any_order():
+    costs = Costs(worker_seconds=0.02, spread=0.5, cores=8)
+    free = 4 / 0.02
+
+    rates = [rate(at(4, depth), costs)[0] for depth in (1, 2, 8, 64)]
+
+    assert rates == sorted(rates) and rates[1] < 0.92 * free and rates[-1] == pytest.approx(free, rel=0.03)
+    assert rate(at(4, 2, in_order=False), costs)[0] == pytest.approx(free)
+    assert rate(at(1, 2), costs)[0] == pytest.approx(1 / 0.02)
+    assert rate(at(4, 2), dataclasses.replace(costs, spread=0.05))[0] == pytest.approx(free)
+
+
+def test_how_uneven_batches_are_is_told_by_the_start_that_was_disturbed_least():
+    def fitted(p95, p50=0.01, longest=0.02, **known):
+        times = {"batch_seconds_p50": p50, "batch_seconds_max": longest}
+        runs = [run_of(at(0), 1600.0, batch_seconds_p95=each, **times) for each in p95]
+        return fit(list(trials_of(runs, 2).values()), probe_of(), 2.0, **known).costs
+
+    assert fitted([0.0164, 0.03]).spread == pytest.approx(math.log(1.64) / 1.645)
+    assert fitted([0.0164], paced=True).spread == 0.0  # the step's time is in between
+    assert fitted([0.0164], p50=0.005, longest=0.2).spread == 0.0  # a tail, which is played through by itself
 
 
 def test_memory_is_base_plus_workers_times_own_and_prefetched_batches():

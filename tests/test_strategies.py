@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 
 import pytest
 
@@ -491,6 +492,15 @@ def test_a_forecast_starts_once_more_what_fell_far_below_its_prediction():
 
     assert Predicting()._far_below_its_prediction(_a_sweep_that_tested(190.0)) is None
     assert Predicting()._far_below_its_prediction(_a_sweep_that_tested(104.0, run_of(W2, 103.0))) is None
+
+
+def test_a_forecast_does_not_test_what_promises_hardly_more_than_what_was_tested():
+    tested = _a_sweep_that_tested(190.0)
+    deeper = replace(tested, candidates=(*tested.candidates, LoaderSettings(num_workers=2, prefetch_factor=8)))
+    assert Predicting().next_round(deeper).settings == ()
+
+    more = replace(tested, candidates=(*tested.candidates, W4), cores=16.0)
+    assert Predicting().next_round(more).settings == (W4,)
 
 
 def test_where_much_is_at_stake_more_starts_are_spent_on_settling_it():

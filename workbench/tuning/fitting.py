@@ -11,9 +11,10 @@ from workbench.loaders.settings import KNOBS, LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.stage_costs import StageCosts
-from workbench.tuning.queueing import Costs, queued_bytes, rate
+from workbench.tuning.queueing import Costs, has_tail, queued_bytes, rate
 
 PLATEAU_BELOW = 0.85  # of what workers and cores would give: lower, and something shared binds
+Z95 = 1.645  # of a normal distribution
 SATURATED_SHARE = 0.9  # of the cores in use: as many are busy as can be
 
 
@@ -104,6 +105,7 @@ def fit(
         costs = replace(costs, cpu_seconds=_cpu_alone(same) or None)
     costs = _with_stages(costs, stages)
     costs = _with_tail(costs, same)
+    costs = costs if paced or has_tail(costs) else _with_spread(costs, same)
     costs = _with_shared(costs, with_workers, same, paced)
     costs = _with_memory(costs, same)
     residuals = {}
@@ -198,6 +200,16 @@ def _with_tail(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
         return costs
     share = min(0.5, (mean - usual) / (longest - usual))
     return replace(costs, tail_share=share, tail_times=longest / usual)
+
+
+def _with_spread(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
+    """By how much batches differ, from the start without workers in which they did so least: the rest is the machine's
+    doing. The 95th percentile of a lognormal lies `Z95` standard deviations above its median."""
+    runs = [run for trial in trials if trial.settings.num_workers == 0 for run in trial.runs]
+    known = [
+        run.batch_seconds_p95 / run.batch_seconds_p50 for run in runs if run.batch_seconds_p50 and run.batch_seconds_p95
+    ]
+    return replace(costs, spread=math.log(max(1.0, min(known, default=1.0))) / Z95)
 
 
 def _with_shared(costs: Costs, rates: dict[LoaderSettings, float], trials: Sequence[TrialResult], paced: bool) -> Costs:

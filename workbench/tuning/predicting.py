@@ -10,7 +10,8 @@ from workbench.tuning.ranking import counts
 from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks, kinds_of, to_settle
 
 TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
-MOST_VERIFIED = 4  # predictions that are put to the test, one after the other
+MOST_VERIFIED = 4  # predictions that are put to the test, one after the other ...
+WORTH_A_TEST = 0.05  # ... while they promise so much more than those before gave: single starts tell no less apart
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,8 @@ class Predicting:
     """The strategy "forecast": few settings measured, the rest predicted, and the best prediction put to the test.
 
     A prediction that does not hold is tested once more, since a single start may be an unlucky one; then it corrects
-    the model, and the next best one is tested. The model knows workers,
-    prefetch depth, batch size and order; of other knobs it expects nothing, so they keep their current values.
+    the model, and what promises clearly more is tested next. The model knows workers, prefetch depth, batch size and
+    order; of other knobs it expects nothing, so they keep their current values.
 
     Attributes:
         most_verified: Predictions that are tested at most.
@@ -35,11 +36,8 @@ class Predicting:
         unlucky = self._far_below_its_prediction(progress)
         if unlucky is not None:
             return Round((unlucky,), TEST_SHARE, screen=True)
-        best = self._best(progress)
-        tested = sum(progress.is_checked(one) for one in progress.candidates)
-        if best is None or progress.is_checked(best) or tested >= self.most_verified:
-            return Round(to_settle(progress), TEST_SHARE, screen=True)
-        return Round((best,), TEST_SHARE)
+        best = self._worth_a_test(progress)
+        return Round((best,), TEST_SHARE) if best else Round(to_settle(progress), TEST_SHARE, screen=True)
 
     def runs_left(self, progress: Progress) -> int:
         """About how many runs are still to come; 0 once the best prediction was tested."""
@@ -60,14 +58,21 @@ class Predicting:
                 return one
         return None
 
-    def _best(self, progress: Progress) -> LoaderSettings | None:
+    def _worth_a_test(self, progress: Progress) -> LoaderSettings | None:
+        """The best prediction, where it promises clearly more than what was tested gave."""
         rated = [trial for trial in progress.trials.values() if counts(trial)]
         alive = [
             one for one in progress.candidates if one not in progress.trials or progress.trials[one].status == "ok"
         ]
         if not rated:
             return next((one for one in alive if not progress.is_seen(one)), None)
-        return forecast_from(rated, alive, progress.probe, progress.cores, progress.paced).best
+        found = forecast_from(rated, alive, progress.probe, progress.cores, progress.paced)
+        tested = [trial.samples_per_second or 0.0 for trial in rated if progress.is_checked(trial.settings)]
+        if found.best is None or progress.is_checked(found.best) or len(tested) >= self.most_verified:
+            return None
+        promised = found.prediction(found.best)
+        assert promised is not None and promised.samples_per_second is not None
+        return found.best if promised.samples_per_second > (1 + WORTH_A_TEST) * max(tested, default=0.0) else None
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:

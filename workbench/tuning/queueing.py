@@ -6,15 +6,16 @@ Each station bounds the rate of all: W workers finish W batches in `worker_secon
 `cpu_seconds / cores`; what all workers share, the main process and the step serve one batch at a time. The smallest
 bound binds (bottleneck analysis of closed queueing networks: Denning and Buzen 1978, "The operational analysis of
 queueing network models", section 5). Batches are handed over in order, so that a slow one holds up ready ones behind
-it; where batches differ much, that is played through.
+it, and its workers wait once their part of the queue is full; where batches differ, that is played through.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from workbench.loaders.settings import LoaderSettings
 
@@ -41,6 +42,8 @@ NEXT_WORDS = {
 _NAMED_FIRST = ("step", "hand-over", "storage", "cores", "order", "workers", "alone")
 AS_GOOD_AS_BINDING = 0.05
 PLAYED_BATCHES = 600  # enough for a tail of one in a hundred to come up six times
+PLAYED_ROUNDS = 500  # of one batch a worker, where batches differ without a tail
+LEAST_SPREAD = 0.1  # below, waiting for each other costs workers less than 1 %
 TAIL_TIMES = 3.0  # a longest batch this many times the usual one is a tail
 TAIL_WORTH_PLAYING = 0.03  # share of all loading time that the tail must cost
 BATCHES_BESIDE_THE_QUEUE = 2  # one being received, one held by the training loop
@@ -61,6 +64,7 @@ class Costs:
         step_seconds: Seconds of the training step for a batch; 0 where batches are taken as fast as they come.
         tail_share: Share of batches that are slow ones.
         tail_times: How many times the usual batch a slow one takes.
+        spread: Standard deviation of the logarithm of what batches cost, where there is no such tail.
         batch_bytes: Bytes of a batch.
         samples: Samples in a batch.
         base_bytes: Memory of everything but workers and queue.
@@ -77,6 +81,7 @@ class Costs:
     step_seconds: float = 0.0
     tail_share: float = 0.0
     tail_times: float = 1.0
+    spread: float = 0.0
     batch_bytes: int | None = None
     samples: float | None = None
     base_bytes: float | None = None
@@ -101,7 +106,9 @@ def bounds(settings: LoaderSettings, costs: Costs) -> dict[str, float]:
         return {} if costs.alone_seconds is None else {"alone": _per_second(costs.alone_seconds + costs.step_seconds)}
     limits = {}
     if costs.worker_seconds is not None:
-        limits["workers"] = settings.num_workers * _per_second(costs.worker_seconds)
+        depth = settings.prefetch_factor or 1
+        busy = _share_busy(settings.num_workers, depth, round(costs.spread, 2)) if settings.in_order else 1.0
+        limits["workers"] = settings.num_workers * busy * _per_second(costs.worker_seconds)
     if costs.cpu_seconds is not None:
         limits["cores"] = costs.cores * _per_second(costs.cpu_seconds)
     if costs.shared_seconds is not None:
@@ -173,15 +180,32 @@ def _per_second(seconds: float) -> float:
 
 
 def _in_order(workers: int, prefetch: int, costs: Costs) -> float:
-    """Batches per second when batch b goes to worker b mod W, is asked for once batch b - W x prefetch is taken, and
-    is taken after batch b - 1."""
+    """Batches per second where a few take far longer than others."""
     assert costs.worker_seconds is not None
     usual = costs.worker_seconds / (1 + costs.tail_share * (costs.tail_times - 1))
-    chance, ahead = random.Random(0), workers * prefetch
-    free, taken = [0.0] * workers, [0.0] * PLAYED_BATCHES
-    for batch in range(PLAYED_BATCHES):
-        seconds = usual * (costs.tail_times if chance.random() < costs.tail_share else 1.0)
+    chance = random.Random(0)
+    slow = [chance.random() < costs.tail_share for _ in range(PLAYED_BATCHES)]
+    seconds = [usual * (costs.tail_times if each else 1.0) for each in slow]
+    return PLAYED_BATCHES / _play(seconds, workers, prefetch, costs.step_seconds)
+
+
+@lru_cache(maxsize=1024)
+def _share_busy(workers: int, prefetch: int, spread: float) -> float:
+    """Share of the time for which workers are not held up by each other, where what batches cost is lognormal."""
+    if workers == 1 or spread < LEAST_SPREAD:
+        return 1.0
+    chance = random.Random(0)
+    seconds = [chance.lognormvariate(0.0, spread) for _ in range(PLAYED_ROUNDS * workers)]
+    return min(1.0, sum(seconds) / workers / _play(seconds, workers, prefetch))
+
+
+def _play(seconds: Sequence[float], workers: int, prefetch: int, step_seconds: float = 0.0) -> float:
+    """When the last of these batches is taken: batch b goes to worker b mod W, is asked for once batch
+    b - W x prefetch is taken, and is taken after batch b - 1."""
+    ahead = workers * prefetch
+    free, taken = [0.0] * workers, [0.0] * len(seconds)
+    for batch, long in enumerate(seconds):
         begin = max(free[batch % workers], taken[batch - ahead] if batch >= ahead else 0.0)
-        free[batch % workers] = begin + seconds
-        taken[batch] = max(begin + seconds, taken[batch - 1] if batch else 0.0) + costs.step_seconds
-    return PLAYED_BATCHES / taken[-1]
+        free[batch % workers] = begin + long
+        taken[batch] = max(begin + long, taken[batch - 1] if batch else 0.0) + step_seconds
+    return taken[-1]
