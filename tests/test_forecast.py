@@ -103,11 +103,13 @@ def test_workers_of_uneven_batches_wait_for_each_other_less_with_a_deeper_queue_
 
 
 def test_how_uneven_batches_are_is_told_by_the_start_that_was_disturbed_least():
-    def fitted(p95, p50=0.01, longest=0.02, **known):
+    def fitted(p95, p50=0.01, longest=0.02, beside=(), **known):
         times = {"batch_seconds_p50": p50, "batch_seconds_max": longest}
-        runs = [run_of(at(0), 1600.0, batch_seconds_p95=each, **times) for each in p95]
+        runs = [*(run_of(at(0), 1600.0, batch_seconds_p95=each, **times) for each in p95), *beside]
         return fit(list(trials_of(runs, 2).values()), probe_of(), 2.0, **known).costs
 
+    one_worker = run_of(at(1), 1600.0, batch_seconds_p50=0.01, batch_seconds_p95=0.02, batch_seconds_max=0.02)
+    assert fitted([0.0164], beside=[one_worker]).spread == pytest.approx(math.log(2.0) / 1.645)
     assert fitted([0.0164, 0.03]).spread == pytest.approx(math.log(1.64) / 1.645)
     assert fitted([0.0164], paced=True).spread == 0.0  # the step's time is in between
     assert fitted([0.0164], p50=0.005, longest=0.2).spread == 0.0  # a tail, which is played through by itself

@@ -203,13 +203,16 @@ def _with_tail(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
 
 
 def _with_spread(costs: Costs, trials: Sequence[TrialResult]) -> Costs:
-    """By how much batches differ, from the start without workers in which they did so least: the rest is the machine's
-    doing. The 95th percentile of a lognormal lies `Z95` standard deviations above its median."""
-    runs = [run for trial in trials if trial.settings.num_workers == 0 for run in trial.runs]
-    known = [
-        run.batch_seconds_p95 / run.batch_seconds_p50 for run in runs if run.batch_seconds_p50 and run.batch_seconds_p95
-    ]
-    return replace(costs, spread=math.log(max(1.0, min(known, default=1.0))) / Z95)
+    """By how much batches differ, from settings with one worker, or none, whose batches do not arrive in bursts; from
+    the start in which they did so least, since the rest is the machine's doing. The 95th percentile of a lognormal lies
+    `Z95` standard deviations above its median."""
+    least: dict[int, float] = {}
+    for trial in (trial for trial in trials if trial.settings.num_workers <= 1):
+        for run in trial.runs:
+            if run.batch_seconds_p50 and run.batch_seconds_p95:
+                spread = math.log(run.batch_seconds_p95 / run.batch_seconds_p50) / Z95
+                least[trial.settings.num_workers] = min(spread, least.get(trial.settings.num_workers, math.inf))
+    return replace(costs, spread=max(0.0, least.get(1, least.get(0, 0.0))))
 
 
 def _with_shared(costs: Costs, rates: dict[LoaderSettings, float], trials: Sequence[TrialResult], paced: bool) -> Costs:
