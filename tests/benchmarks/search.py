@@ -443,8 +443,9 @@ def loadtune(oracle: Oracle, make: Any) -> Outcome | None:
 
 def examine(
     oracle: Oracle, make: Any, space: SearchSpace, replayed: bool, seeds: int, strategies: Sequence[str] = STRATEGIES
-) -> list[dict[str, Any]]:
-    """Every strategy and rival on one loader; one row each, the median search of several seeds."""
+) -> tuple[list[dict[str, Any]], Oracle]:
+    """Every strategy and rival on one loader; one row each, the median search of several seeds, and the oracle that
+    judged them."""
     outcomes: list[list[Outcome]] = []
     for strategy in strategies:
         outcomes.append([sweep(oracle, make, space, strategy, replayed, seed) for seed in range(seeds)])
@@ -457,7 +458,7 @@ def examine(
         except Exception as error:  # a rival that fails on a loader has no row there
             print(f"loadtune failed on {oracle.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         oracle = judged(oracle, make, [one.pick for many in outcomes for one in many if one.pick in oracle.records])
-    return [_row(oracle, many) for many in outcomes if many]
+    return [_row(oracle, many) for many in outcomes if many], oracle
 
 
 def _row(oracle: Oracle, many: Sequence[Outcome]) -> dict[str, Any]:
@@ -519,14 +520,16 @@ def main() -> None:
     if chosen.record:
         _record_all(Path(chosen.record), names, chosen.quick, starts)
         return
-    rows = []
+    rows, judges = [], []
     for oracle, make, replayed in _oracles(chosen, names, starts):
         space = _space_of(oracle)
         with _neighbour(oracle.name) if not replayed else contextlib.nullcontext():
-            rows += examine(oracle, make, space, replayed, chosen.seeds, chosen.strategies.split(","))
+            found, judge = examine(oracle, make, space, replayed, chosen.seeds, chosen.strategies.split(","))
+        rows += found
+        judges.append(judge.to_json())
         if not chosen.json:
             print(said(rows[-1]["loader"], rows), flush=True)
-    document = {"machine": machine.fingerprint(), "rows": rows, "summary": summary(rows)}
+    document = {"machine": machine.fingerprint(), "rows": rows, "summary": summary(rows), "oracles": judges}
     print(json.dumps(document) if chosen.json else table(document["summary"]))
     if chosen.picture:
         picture(rows, chosen.picture)
