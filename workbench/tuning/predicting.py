@@ -19,8 +19,8 @@ class Predicting:
     """The strategy "forecast": few settings measured, the rest predicted, and the best prediction put to the test.
 
     A prediction that does not hold is tested once more, since a single start may be an unlucky one; then it corrects
-    the model, and what promises clearly more is tested next. The model knows workers, prefetch depth, batch size and
-    order; of other knobs it expects nothing, so they keep their current values.
+    the model, and what promises clearly more is tested next, or as much from fewer workers. The model knows workers,
+    prefetch depth, batch size and order; of other knobs it expects nothing, so they keep their current values.
 
     Attributes:
         most_verified: Predictions that are tested at most.
@@ -59,7 +59,7 @@ class Predicting:
         return None
 
     def _worth_a_test(self, progress: Progress) -> LoaderSettings | None:
-        """The best prediction, where it promises clearly more than what was tested gave."""
+        """The best prediction, where it promises clearly more than what was tested, or as much from fewer workers."""
         rated = [trial for trial in progress.trials.values() if counts(trial)]
         alive = [
             one for one in progress.candidates if one not in progress.trials or progress.trials[one].status == "ok"
@@ -67,12 +67,15 @@ class Predicting:
         if not rated:
             return next((one for one in alive if not progress.is_seen(one)), None)
         found = forecast_from(rated, alive, progress.probe, progress.cores, progress.paced)
-        tested = [trial.samples_per_second or 0.0 for trial in rated if progress.is_checked(trial.settings)]
+        tested = [trial for trial in rated if progress.is_checked(trial.settings)]
         if found.best is None or progress.is_checked(found.best) or len(tested) >= self.most_verified:
             return None
         promised = found.prediction(found.best)
-        assert promised is not None and promised.samples_per_second is not None
-        return found.best if promised.samples_per_second > (1 + WORTH_A_TEST) * max(tested, default=0.0) else None
+        fastest = max(tested, key=lambda trial: trial.samples_per_second or 0.0, default=None)
+        if fastest is None or promised is None or found.best.num_workers < fastest.settings.num_workers:
+            return found.best
+        least = (1 + WORTH_A_TEST) * (fastest.samples_per_second or 0.0)
+        return found.best if (promised.samples_per_second or 0.0) > least else None
 
 
 def _anchors(progress: Progress) -> list[LoaderSettings]:
