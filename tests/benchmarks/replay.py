@@ -112,15 +112,15 @@ class Oracle:
         both are rated in that one, side by side; the mean over rounds says what the pick loses (cross-validation:
         Stone 1974, "Cross-validatory choice and assessment of statistical predictions"). It can lie below 0.
         """
-        record = self.records.get(settings) if settings is not None else None
-        if record is None or record.status != "ok":
+        record = self._right_record(settings)
+        if record is None:
             return 1.0
         return statistics.fmean(self._lost(record)) if record.rounds else 1 - record.rate / self.best_rate
 
     def regret_error(self, settings: LoaderSettings | None) -> float:
         """Standard error of that regret over rounds; 0 where there are no rounds."""
-        record = self.records.get(settings) if settings is not None else None
-        if record is None or record.status != "ok" or len(record.rounds) < 2:
+        record = self._right_record(settings)
+        if record is None or len(record.rounds) < 2:
             return 0.0
         return statistics.stdev(self._lost(record)) / len(record.rounds) ** 0.5
 
@@ -134,8 +134,13 @@ class Oracle:
 
     def regret_at_most(self, settings: LoaderSettings | None) -> float:
         """Share of the highest mean rate that these settings lose, whatever luck that mean contains."""
+        record = self._right_record(settings)
+        return 1.0 if record is None else 1 - record.rate / self.best_rate
+
+    def _right_record(self, settings: LoaderSettings | None) -> Record | None:
+        """What is on record of these settings; None for none, and for settings with wrong data."""
         record = self.records.get(settings) if settings is not None else None
-        return 1.0 if record is None or record.status != "ok" else 1 - record.rate / self.best_rate
+        return record if record is not None and record.status == "ok" else None
 
     def _best_without(self, held_out: int) -> Record | None:
         """The highest mean over the other rounds, among settings started in this one, as often as any of them."""

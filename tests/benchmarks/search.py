@@ -142,7 +142,7 @@ def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle
 
 def judged(oracle: Oracle, make: Any, picks: Sequence[LoaderSettings]) -> Oracle:
     """The oracle with more starts, alternated, of what may be best: until it is known what a pick loses, or enough."""
-    may_be, _ = _may_be_best(list(oracle.right))
+    may_be, _ = _may_be_best(oracle.right)
     leaders = sorted(may_be, key=lambda one: -oracle.records[one].rate)[:MOST_FINALISTS]
     finalists = list(dict.fromkeys([*leaders, *(one for one in picks if one in may_be)]))
     records, round_ = dict(oracle.records), 1 + max(max(record.rounds) for record in oracle.right)

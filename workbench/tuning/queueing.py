@@ -104,9 +104,8 @@ def bounds(settings: LoaderSettings, costs: Costs) -> dict[str, float]:
     """The most batches per second that each station lets through; unknown stations are left out."""
     if settings.num_workers == 0:
         return {} if costs.alone_seconds is None else {"alone": _per_second(costs.alone_seconds + costs.step_seconds)}
-    limits = {}
+    limits, depth = {}, settings.prefetch_factor or 1
     if costs.worker_seconds is not None:
-        depth = settings.prefetch_factor or 1
         busy = _share_busy(settings.num_workers, depth, round(costs.spread, 2)) if settings.in_order else 1.0
         limits["workers"] = settings.num_workers * busy * _per_second(costs.worker_seconds)
     if costs.cpu_seconds is not None:
@@ -118,7 +117,7 @@ def bounds(settings: LoaderSettings, costs: Costs) -> dict[str, float]:
         name = "step" if costs.step_seconds >= main else "hand-over"
         limits[name] = min(limits.get(name, math.inf), _per_second(costs.step_seconds + main))
     if has_tail(costs) and settings.in_order and costs.worker_seconds:
-        limits["order"] = _in_order(settings.num_workers, settings.prefetch_factor or 1, costs)
+        limits["order"] = _in_order(settings.num_workers, depth, costs)
     return limits
 
 
