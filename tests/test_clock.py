@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 import threading
 import time
@@ -45,6 +46,42 @@ def test_a_settings_first_run_reads_memory_with_a_full_queue_and_later_ones_need
     assert full.status == unfilled.status == "ok"
     assert full.memory.peak_shm_bytes >= (settings.batches_in_flight - 1) * BATCH_BYTES
     assert unfilled.memory.peak_shm_bytes <= settings.batches_in_flight / 2 * BATCH_BYTES
+
+
+class Gated(Dataset):
+    """The first sample comes at once, the others once the gate is open."""
+
+    def __init__(self, gate: Any, samples: int) -> None:
+        self.gate, self.samples = gate, samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        assert index == 0 or self.gate.wait(60)
+        return torch.tensor([index])
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+@pytest.mark.parametrize(("samples", "waiting"), [(64, 4), (3, 2)], ids=["long", "nearly ended"])
+def test_a_queue_is_full_once_everything_that_workers_were_asked_for_is_finished(kind, samples, waiting):
+    gate = multiprocessing.get_context("fork").Event()
+    knobs = {"num_workers": 2, "prefetch_factor": 2, "multiprocessing_context": "fork"}
+    stream = Stream(kind(Gated(gate, samples), batch_size=1, **knobs), len, None, [0] * 4)
+    stream.start()
+    assert stream.is_full() is False
+    gate.set()
+    ends = time.monotonic() + 60
+    while not stream.is_full() and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert stream.is_full() and stream.banked() == waiting
+    stream.shut_down()
+
+
+def test_nobody_can_look_into_the_queue_of_a_loader_without_workers():
+    stream = Stream(DataLoader(SlowAndLarge(), batch_size=1), len, None, [0] * 4)
+    stream.start()
+    assert stream.is_full() is None and stream.banked() is None
 
 
 class OwnQueue:

@@ -106,11 +106,20 @@ class Stream:
 
         They wait in the queue of the workers, behind the thread that pins, or for one that is due before them.
         """
+        queued = self._queued()
+        return None if queued is None else queued + sum(len(task) > 1 for task in self.iterator._task_info.values())
+
+    def is_full(self) -> bool | None:
+        """Whether everything that workers were asked for is finished; None as for `banked`."""
+        queued = self._queued()
+        return None if queued is None else queued >= self.iterator._tasks_outstanding
+
+    def _queued(self) -> int | None:
+        """Batches in the queue of the workers and behind the thread that pins."""
         iterator = self.iterator
         try:
             queues = {id(each): each for each in (iterator._worker_result_queue, iterator._data_queue)}
-            waiting = sum(len(task) > 1 for task in iterator._task_info.values())
-            return waiting + sum(each.qsize() for each in queues.values())
+            return sum(each.qsize() for each in queues.values())
         except (AttributeError, NotImplementedError):  # macOS cannot count what is in a queue between processes
             return None
 
