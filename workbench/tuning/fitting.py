@@ -222,7 +222,7 @@ def _with_shared(costs: Costs, rates: dict[LoaderSettings, float], trials: Seque
     best = max(rates, key=rates.__getitem__)
     most = max(rates, key=lambda one: (one.num_workers, rates[one]))
     ideal = rate(most, costs)
-    used = next((trial.cpu_cores_used for trial in trials if trial.settings == most), None)
+    used = next((_cores_in_use(trial) for trial in trials if trial.settings == most), None)
     saturated = used is not None and used >= SATURATED_SHARE * costs.cores
     if ideal is None or saturated or ideal[1] == "order" or rates[most] >= PLATEAU_BELOW * ideal[0]:
         return costs
@@ -231,6 +231,14 @@ def _with_shared(costs: Costs, rates: dict[LoaderSettings, float], trials: Seque
         return replace(costs, step_seconds=seconds)
     handing = costs.alone_seconds is not None and costs.alone_seconds < seconds
     return replace(costs, shared_seconds=seconds, shared="hand-over" if handing else "storage")
+
+
+def _cores_in_use(trial: TrialResult) -> float | None:
+    """Cores that the trial and other programs used together: a core that others took is none that it left idle."""
+    if trial.cpu_cores_used is None:
+        return None
+    others = [w.foreign_cores for run in trial.runs for w in run.windows if w.foreign_cores is not None]
+    return trial.cpu_cores_used + (statistics.fmean(others) if others else 0.0)
 
 
 def _with_memory(costs: Costs, trials: Sequence[TrialResult]) -> Costs:

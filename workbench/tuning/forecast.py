@@ -17,7 +17,7 @@ from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
 from workbench.measure.stage_costs import StageCosts
 from workbench.tuning.fitting import Model, layout_of, models_of
-from workbench.tuning.queueing import Costs, bounds, memory_bytes, said_of
+from workbench.tuning.queueing import Costs, bounds, memory_bytes, name_of, said_of
 from workbench.tuning.ranking import counts
 from workbench.tuning.rounds import apart
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from workbench.tuning.results import Results
 
-UNKNOWN_ERROR = 0.15  # relative error claimed while too few trials were run to see it
 LEAST_ERROR = 0.03  # two starts of the same settings differ by as much
 FEWEST_TO_SEE_AN_ERROR = 3
 MOST_NAMED = 3  # settings that a sentence lists before it only counts them
@@ -39,7 +38,7 @@ class Prediction:
     Attributes:
         settings: The knobs.
         samples_per_second: Predicted steady rate; None when nothing that was run tells.
-        low: Lower end of where 95 % of such predictions would lie.
+        low: Lower end of where 95 % of such predictions would lie; None while too few trials were run to see that.
         high: Upper end.
         bound: Name of what binds, a key of `queueing.BOUND_WORDS`; empty when unknown.
         limits: Batches per second that each station would let through.
@@ -124,7 +123,7 @@ class Forecast:
             note = f", measured {_number(measured)}" if measured else ""
             lines.append(
                 f"  {one.settings.describe()}: {_number(one.samples_per_second)} samples/s predicted{note}, "
-                f"memory {format_bytes(one.peak_pss_bytes)}, bound by {one.bound or 'nothing known'}"
+                f"memory {format_bytes(one.peak_pss_bytes)}, bound by {name_of(one.bound)}"
             )
         return "\n".join([*lines, self.explanation])
 
@@ -224,7 +223,7 @@ def predict(
     model: Model | None,
     settings: LoaderSettings,
     costs: Costs | None = None,
-    error: float = UNKNOWN_ERROR,
+    error: float | None = None,
     trial: TrialResult | None = None,
 ) -> Prediction:
     """What a model says of one settings.
@@ -233,7 +232,7 @@ def predict(
         model: Fitted to trials of the same layout; None where there are none, and then nothing is predicted.
         settings: The knobs.
         costs: Costs to suppose in place of the fitted ones.
-        error: Relative error to state.
+        error: Relative error to state; None where it is not known.
         trial: What was measured of these settings, to stand beside the prediction.
     """
     counted = trial is not None and counts(trial)
@@ -248,8 +247,8 @@ def predict(
     return Prediction(
         settings=settings,
         samples_per_second=samples,
-        low=samples * math.exp(-2 * error) if samples else None,
-        high=samples * math.exp(2 * error) if samples else None,
+        low=samples * math.exp(-2 * error) if samples and error is not None else None,
+        high=samples * math.exp(2 * error) if samples and error is not None else None,
         bound=known[1] if known else "",
         limits=bounds(settings, used) if known else {},
         peak_pss_bytes=memory_bytes(settings, used) if known else None,
@@ -279,9 +278,9 @@ def _left_out(
     return rate_errors, memory_errors
 
 
-def _claimed_error(errors: Sequence[float]) -> float:
+def _claimed_error(errors: Sequence[float]) -> float | None:
     if len(errors) < FEWEST_TO_SEE_AN_ERROR:
-        return UNKNOWN_ERROR
+        return None
     return max(LEAST_ERROR, math.sqrt(statistics.fmean(error**2 for error in errors)))
 
 
@@ -331,9 +330,9 @@ def _explained(found: Forecast) -> list[str]:
     top = found.prediction(found.best) if found.best else None
     if top is None:
         return ["Nothing that was run tells what binds this loader.", *_untold(found), found._trust]
+    ends = "" if top.low is None else f" ({_number(top.low)} to {_number(top.high)})"
     lines = [
-        f"Predicted best: {top.settings.describe()}, {_number(top.samples_per_second)} samples/s "
-        f"({_number(top.low)} to {_number(top.high)}).",
+        f"Predicted best: {top.settings.describe()}, {_number(top.samples_per_second)} samples/s{ends}.",
         said_of(top.bound, top.limits),
         *_untold(found),
         found._trust,

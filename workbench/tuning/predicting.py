@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from workbench.loaders.settings import LoaderSettings
@@ -12,6 +13,8 @@ from workbench.tuning.rounds import STARTS_TO_WIN, Progress, Round, first_looks,
 TEST_SHARE = 0.3  # of the measuring time, for a prediction that is put to the test
 MOST_VERIFIED = 4  # predictions that are put to the test, one after the other ...
 WORTH_A_TEST = 0.05  # ... while they promise so much more than those before gave: single starts tell no less apart
+
+ASSUMED_ERROR = 0.15  # of a prediction, relative, while too few trials were run to see it
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Predicting:
             if not others:
                 continue
             told = forecast_from(others, [one], progress.probe, progress.cores, progress.paced).predictions[0]
-            if told.low and trial.samples_per_second and trial.samples_per_second < told.low:
+            least = told.low or (told.samples_per_second or 0.0) * math.exp(-2 * ASSUMED_ERROR)
+            if (trial.samples_per_second or least) < least:
                 return one
         return None
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -166,6 +167,11 @@ def said_of(bound: str, limits: Mapping[str, float]) -> str:
     ]
     also = f" Close behind: {'; '.join(BOUND_WORDS[name] for name in close)}." if close else ""
     return f"What binds: {BOUND_WORDS[bound]}.{also} What would help next: {NEXT_WORDS[bound]}."
+
+
+def name_of(bound: str) -> str:
+    """What binds, in two or three words; a key of `BOUND_WORDS`, or empty where that is unknown."""
+    return re.split("[,:]", BOUND_WORDS[bound])[0] if bound else "nothing known"
 
 
 def has_tail(costs: Costs) -> bool:
