@@ -144,6 +144,11 @@ def test_the_front_is_what_nothing_beats_in_both():
     assert info.summary == "along the front, 300 MB more memory buys 3.0 times the rate"
 
 
+def test_the_price_of_speed_is_not_stated_flatly_where_the_intervals_leave_it_open():
+    close = made_up.results(trial(settings(0), 100, megabytes=100), trial(settings(2, 2), 103, megabytes=200))
+    assert views.memory_info(close).summary.endswith("1.03 times the rate, which their intervals leave open")
+
+
 def test_the_heat_map_shows_the_best_of_each_pair_and_knows_impossible_pairs():
     info = views.heatmap_info(made_up.photos_like())
     assert info.x_values == (0, 1, 2, 4, 8)
@@ -413,5 +418,5 @@ def test_a_pair_of_numbers_may_be_broken_between_them_only():
 def test_a_long_table_says_what_it_leaves_out():
     table = tables.html_table(made_up.photos_like(), limit=5)
     assert table.count("<tr") == 1 + 5 + 1 and "and 7 more" in table
-    assert tables.text_table(made_up.photos_like(), limit=5).endswith("and 7 more")
+    assert "\nand 7 more\n* recommended; " in tables.text_table(made_up.photos_like(), limit=5)
     assert "Nothing measured yet" in tables.html_table(made_up.empty())

@@ -471,7 +471,7 @@ def test_a_settled_recommendation_ends_with_what_it_holds_for():
 def test_short_looks_are_counted_and_explained():
     text = results(runs(W0, *three(50), screened=True), runs(W2, *three(95), screened=True)).recommendation
 
-    assert "its 3 starts were short looks, in which neither the data that come out nor growing memory" in text
+    assert "the 3 starts of what is recommended were short looks, in which neither the data that come out nor" in text
 
 
 def test_epochs_of_two_batches_are_called_too_small_to_tune_for():

@@ -61,7 +61,7 @@ def test_the_report_holds_recommendation_numbers_table_reasons_and_provenance(pa
         "780 MB peak memory, shared pages counted once",
         "Can't pickle <lambda> at cell 3 line 12",
         "PicklingError: <lambda>",
-        "Each settings ran in processes of its own, 3 times.",
+        "Each settings below ran in processes of its own, 3 times.",
         "made-up CPU",
         "32 (first tensor)",
         "2026-09-21 14:13 UTC",
@@ -77,6 +77,13 @@ def test_the_report_draws_every_chart_in_both_themes_and_keeps_a_picture_for_pag
     assert sum(tag == "svg" for tag, _ in page.tags) == 4
     ids = [attrs["id"] for _, attrs in page.tags if attrs.get("id")]
     assert len(ids) == len(set(ids))
+
+
+def test_what_never_ran_is_no_start_in_the_report():
+    waiting = made_up.broken(made_up.settings(4, 2), "skipped", "not run: not looked at")
+    told = dict(report.provenance(made_up.results(made_up.trial(made_up.settings(2, 2), 100), waiting)))
+    assert told["trials"] == "2 settings (1 of them run), 3 starts"
+    assert dict(report.provenance(made_up.photos_like()))["trials"] == "12 settings, 30 starts"
 
 
 def test_a_users_words_cannot_end_the_script_that_holds_the_figures():

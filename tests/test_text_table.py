@@ -27,6 +27,14 @@ def test_without_a_width_a_text_table_leaves_nothing_out():
     assert "no first batch after 60 s" in tables.text_table(made_up.photos_like())
 
 
+def test_marks_and_headings_that_are_shown_are_explained_below():
+    text = tables.text_table(made_up.photos_like())
+    assert text.splitlines()[-1].startswith("* recommended; samples/s: steady rate with its 95 % interval; batch, p50")
+    assert "RSS: peak, shared pages counted in each process" in text
+    assert "RSS:" not in tables.text_table(made_up.photos_like(), width=80)
+    assert "* recommended" not in tables.text_table(made_up.all_failed())
+
+
 def test_settings_longer_than_the_line_end_at_a_word():
     long = made_up.settings(4, 2, persistent_workers=True, batch_on_worker=True, multiprocessing_context="forkserver")
     lines = tables.text_table(made_up.results(made_up.trial(long, 1200)), width=80).splitlines()

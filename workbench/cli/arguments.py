@@ -148,7 +148,7 @@ def _add_sweep(commands) -> None:
         command.add_argument(option, metavar="V1,V2", help=f"values to try, for instance {example}")
     command.add_argument("--set", metavar="KNOB=V1,V2", action="append", default=[], help="values for any other knob")
     command.add_argument("--strategy", metavar="NAME", help=f"how the space is searched: {', '.join(STRATEGIES)}")
-    command.add_argument("--budget", metavar="TIME", help="time for the whole sweep: 120s, 5m")
+    command.add_argument("--budget", metavar="TIME", help="time for the whole sweep, or for going on with it: 120s, 5m")
     command.add_argument("--memory-limit", metavar="SIZE", help="settings above it never win: 8GiB, 500MB")
     command.add_argument("--step", metavar="STEP", help="FILE:FUNCTION or time of a training step to pace it with")
     command.add_argument("--samples-per-batch", metavar="N", type=int, help="when the batch itself does not tell")

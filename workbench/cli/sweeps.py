@@ -146,11 +146,8 @@ def _print(results: Results, store: str, as_json: bool, asked: argparse.Namespac
 
 
 def _say_how_to_go_on(results: Results, arguments: argparse.Namespace) -> None:
-    kept = sum(len(trial.runs) for trial in results.trials if trial.status != "skipped")
-    print(
-        f"workbench sweep: stopped; {kept} runs are kept. Go on with: {going_on(results, arguments, '--resume')}",
-        file=sys.stderr,
-    )
+    command = going_on(results, arguments, "--resume")
+    print(f"workbench sweep: stopped; {results.starts} runs are kept. Go on with: {command}", file=sys.stderr)
 
 
 def going_on(results: Results, asked: argparse.Namespace, *options: str) -> str:

@@ -266,7 +266,7 @@ class TuningPanel:
         self._attach(sweep)
         self._note.value = '<p class="wb-note">Watching the sweep that was running already.</p>'
         so_far = sweep.results
-        done = sum(len(trial.runs) for trial in so_far.trials) if so_far is not None else 0
+        done = so_far.starts if so_far is not None else 0
         self._timekeeper.adopt(so_far)
         self._pump.begin(Watched(state=sweep.state, runs_done=done, probed=so_far is not None))
 

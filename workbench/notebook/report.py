@@ -92,13 +92,11 @@ def markdown(results: Results) -> str:
 
 def provenance(results: Results) -> list[tuple[str, str]]:
     """(name, text) pairs that say where, when and on what the numbers were measured; unknown ones are left out."""
-    started = [run.started_at for trial in results.trials for run in trial.runs if run.started_at]
-    facts = [("measured", _span(min(started), max(started)))] if started else []
-    every = results.trials
-    runs = sum(len(trial.runs) for trial in every)
-    facts.append(
-        ("trials", f"{formatting.count(len(every), 'settings', 'settings')}, {formatting.count(runs, 'start')}")
-    )
+    times = [run.started_at for trial in results.trials for run in trial.runs if run.started_at]
+    facts = [("measured", _span(min(times), max(times)))] if times else []
+    every, run = len(results.trials), sum(trial.status != "skipped" for trial in results.trials)
+    settings = formatting.count(every, "settings", "settings") + ("" if run == every else f" ({run} of them run)")
+    facts.append(("trials", f"{settings}, {formatting.count(results.starts, 'start')}"))
     machine = results.machine
     facts += [
         (name.removesuffix("_bytes").replace("_", " "), _machine_text(name, value))
@@ -203,8 +201,8 @@ def _how_measured(results: Results) -> str:
     starts = sorted(len(trial.runs) for trial in results.trials if trial.status == "ok")
     span = f"{starts[0]} to {starts[-1]}" if starts[0] != starts[-1] else str(starts[0])
     return (
-        f"Each settings ran in processes of its own, {span} times. A start's rate counts steady windows only; the "
-        "interval covers how far separate starts lie apart, which is more than one start alone would show."
+        f"Each settings below ran in processes of its own, {span} times. A start's rate counts steady windows only; "
+        "the interval covers how far separate starts lie apart, which is more than one start alone would show."
     )
 
 

@@ -84,7 +84,8 @@ def settings_html(settings: LoaderSettings) -> str:
 def text_table(results: Results, *, limit: int = 20, width: int | None = None) -> str:
     """The trials as aligned plain text, best first, at most `limit` rows.
 
-    A trial without an answer has its reason in place of figures, ended at a word where it is too long.
+    A trial without an answer has its reason in place of figures, ended at a word where it is too long. What marks and
+    headings mean stands below.
 
     Args:
         results: Anything with `trials`.
@@ -103,7 +104,14 @@ def text_table(results: Results, *, limit: int = 20, width: int | None = None) -
         room = max(SHORTEST_SETTINGS, width - sum(GAP + one for one in _widths(columns, [t for _, t in rows[:limit]])))
         names = [name[:2] + shortened(name[2:], room - 2) for name in names]
     text = "\n".join(_lines(names, columns, [trial for _, trial in rows[:limit]], width))
-    return text + (f"\nand {len(rows) - limit} more" if len(rows) > limit else "")
+    text += f"\nand {len(rows) - limit} more" if len(rows) > limit else ""
+    return f"{text}\n{_legend(columns, results, width)}" if rows else text
+
+
+def _legend(columns: Sequence[Column], results: Results, width: int | None) -> str:
+    told = ["* recommended"] if results.best is not None else []
+    told += [f"{column.heading}: {column.meaning}" for column in columns]
+    return textwrap.fill("; ".join(told), width) if width is not None else "; ".join(told)
 
 
 def _lines(names: list[str], columns: Sequence[Column], trials: list[Any], width: int | None) -> list[str]:

@@ -353,7 +353,9 @@ def _memory_summary(front: tuple[Point, ...]) -> str:
         return f"{least.settings.describe()} is both fastest and smallest"
     more = format_bytes(most.peak_pss_bytes - least.peak_pss_bytes)
     times = formatting.times(most.samples_per_second / least.samples_per_second)
-    return f"along the front, {more} more memory buys {times} the rate"
+    told = f"along the front, {more} more memory buys {times} the rate"
+    apart = least.high is not None and most.low is not None and most.low > least.high
+    return told if apart else f"{told}, which their intervals leave open"
 
 
 def _wait_summary(series: tuple[WaitSeries, ...]) -> str:

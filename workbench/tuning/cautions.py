@@ -131,7 +131,7 @@ def _thin(results: Results) -> Iterator[str]:
         looks = (
             "its only start was a short look"
             if len(best.runs) == 1
-            else f"its {len(best.runs)} starts were short looks"
+            else f"the {len(best.runs)} starts of what is recommended were short looks"
         )
         yield f"{looks}, in which neither the data that come out nor growing memory are checked"
     if all(run.cold for run in best.runs):

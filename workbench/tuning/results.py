@@ -76,6 +76,11 @@ class Results:
         """The recommended settings, or None; `reason` then says why."""
         return self.ranking.order[0].settings if self.ranking.order else None
 
+    @property
+    def starts(self) -> int:
+        """How many times the loader was started; what was skipped never was."""
+        return sum(run.status != "skipped" for trial in self.trials for run in trial.runs)
+
     @cached_property
     def reason(self) -> str:
         """Why there is no `best`; empty when there is one."""

@@ -187,7 +187,7 @@ def default_worker_counts(cores: int) -> list[int]:
 
 def _checked_values(name: str, given: Any) -> tuple[Any, ...]:
     if name not in KNOBS:
-        close = difflib.get_close_matches(name, KNOBS, n=2, cutoff=0.5)
+        close = difflib.get_close_matches(name, KNOBS, n=2)
         hint = f"did you mean {' or '.join(close)}?" if close else f"the knobs are {', '.join(KNOBS)}."
         raise SettingsError(f"{name!r} is not a knob of a DataLoader that can be searched; {hint}")
     values = tuple(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, dict)) else (given,)
