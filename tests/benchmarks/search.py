@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,28 +74,28 @@ class Loader:
 
 
 def _loaders() -> dict[str, Loader]:
-    """Those of the lab have batches that keep a worker busy for some tens of milliseconds."""
-    slow = {"decode_cpu_seconds": 0.002, "tail_every": 240, "tail_seconds": 0.25}
+    """Most of the lab take about 0.1 s for a batch without workers, as loaders do that hold training back; batches of
+    "memory" and "table" are quick."""
+    slow = {"decode_cpu_seconds": 0.002, "tail_every": 480, "tail_seconds": 0.5}
+    long = partial(lab.loader, length=1 << 19)
     return {
         "photos": Loader(samples.photos, "sample"),
         "text": Loader(samples.text, "sample"),
         "audio": Loader(samples.audio, "sample"),
         "tables": Loader(samples.tables, "sample"),
-        "decoding": Loader(lab.loader(decode_cpu_seconds=0.002, batch_size=32), "cpu"),
-        "collating": Loader(lab.loader(decode_cpu_seconds=0.0005, collate_cpu_seconds=0.0015, batch_size=32), "cpu"),
-        "storage": Loader(lab.loader(storage_seconds=0.003, batch_size=16), "storage"),
+        "decoding": Loader(long(decode_cpu_seconds=0.002, batch_size=48), "cpu"),
+        "collating": Loader(long(decode_cpu_seconds=0.0005, collate_cpu_seconds=0.0015, batch_size=48), "cpu"),
+        "storage": Loader(long(storage_seconds=0.003, batch_size=32), "storage"),
         "narrow": Loader(
-            lab.loader(storage_seconds=0.002, storage_bytes=1500, storage_bytes_per_second=1_000_000, batch_size=16),
+            long(storage_seconds=0.002, storage_bytes=1500, storage_bytes_per_second=1_000_000, batch_size=32),
             "storage",
         ),
-        "mixed": Loader(lab.loader(decode_cpu_seconds=0.001, storage_seconds=0.002, batch_size=16), "mixed"),
-        "objects": Loader(lab.loader(objects=60, decode_cpu_seconds=0.0005, batch_size=64, length=65_536), "hand-over"),
-        "tail": Loader(lab.loader(**slow, batch_size=16), "tail"),
-        "memory": Loader(
-            lab.loader(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=32, length=65_536), "memory-bound"
-        ),
-        "table": Loader(lab.loader(sample_bytes=64, batch_size=2048, length=1 << 19), "in-memory"),
-        "noisy": Loader(lab.loader(decode_cpu_seconds=0.0015, batch_size=32), "noisy"),
+        "mixed": Loader(long(decode_cpu_seconds=0.001, storage_seconds=0.002, batch_size=32), "mixed"),
+        "objects": Loader(long(objects=60, decode_cpu_seconds=0.001, batch_size=64), "hand-over"),
+        "tail": Loader(long(**slow, batch_size=32), "tail"),
+        "memory": Loader(long(decode_cpu_seconds=0.0005, sample_bytes=600_000, batch_size=32), "memory-bound"),
+        "table": Loader(long(sample_bytes=64, batch_size=2048), "in-memory"),
+        "noisy": Loader(long(decode_cpu_seconds=0.002, batch_size=48), "noisy"),
     }
 
 
