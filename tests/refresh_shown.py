@@ -59,11 +59,10 @@ def refresh_notebook(path: Path) -> None:
 
 def _conditions(results: Results) -> str:
     facts = results.machine
-    runs = sum(len(trial.runs) for trial in results.trials)
     day = time.strftime("%Y-%m-%d", time.gmtime(results.created))
     return (
         f"*Measured on {facts['cpu']} with {facts['usable_cores']:g} usable cores, Python {facts['python']} and torch "
-        f"{facts['torch']}, {day}: {len(results.trials)} settings, {runs} starts.*"
+        f"{facts['torch']}, {day}: {len(results.trials)} settings, {results.starts} starts.*"
     )
 
 

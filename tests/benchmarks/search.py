@@ -316,7 +316,7 @@ def sweep(oracle: Oracle, make: Any, space: SearchSpace, strategy: str, replayed
         )
         seconds = server.seconds + oracle.probe_seconds if server else time.perf_counter() - begun
     trial = results.trial(results.best) if results.best else None
-    starts = server.starts if server else sum(len(one.runs) for one in results.trials if one.status != "skipped")
+    starts = server.starts if server else results.starts
     errors = _forecast_errors(results, oracle) if strategy == "forecast" else ((), ())
     return Outcome(
         strategy, results.best, seconds, trial.samples_per_second if trial else None, starts, errors[0], errors[1]
