@@ -147,6 +147,20 @@ def test_both_fast_and_together_slow_is_a_disturbance():
     assert (slowed.bound, slowed.disturbed) == ("compute", True)
 
 
+@pytest.mark.parametrize(
+    "loader, waits, expected",
+    [
+        (900, 0.05, ("compute", True, "medium")),  # hardly slower than the step, and the step is what takes longer
+        (900, 0.40, ("input", True, "medium")),
+        (1080, 0.05, ("compute", True, "medium")),  # balanced by itself
+        (450, 0.60, ("input", False, "high")),  # the loader alone explains more of what is lost
+    ],
+)
+def test_what_step_and_workers_take_from_each_other_is_told_where_it_costs_most(loader, waits, expected):
+    found = bounds.judge(rates(loader, 1040, combined=373, input_wait_fraction=waits, step_slowdown=2.5))
+    assert (found.bound, found.disturbed, found.confidence) == expected
+
+
 def test_contradictions_are_no_verdict():
     found = bounds.judge(rates(300, 500, combined=500, input_wait_fraction=0.0))
     assert found.bound == "unknown" and "as fast as the step alone" in found.why
@@ -300,6 +314,18 @@ def test_a_diagnosis_states_rates_headroom_and_a_way_on():
     assert "perfect loading would give at most 2.00x" in text and "Next: raise num_workers" in text
     assert NO_DEVICE not in text
     assert json.loads(json.dumps(found.as_dict(), allow_nan=False))["stages"]["fetch"]["name"] == "fetch"
+
+
+def test_the_cores_that_step_and_workers_share_are_named_with_a_way_out():
+    found = conclude([start(960, 1040, 373, 0.05)] * 2, LoaderSettings(num_workers=2), 2)
+    assert (found.bound, found.cause, found.headroom) == ("compute", "mutual starvation", pytest.approx(1040 / 373))
+    assert "num_workers=1" in found.next_step and "torch.set_num_threads(1)" in found.next_step
+
+
+def test_a_loop_as_fast_as_the_step_alone_leaves_nothing_to_gain():
+    found = conclude([start(1000, 500, 505), start(1000, 500, 507)], LoaderSettings(num_workers=2), 2)
+    low, high = found.headroom_interval
+    assert found.headroom == low == 1.0 <= high < 1.1
 
 
 def test_stages_of_a_sample_of_the_batches_are_told_as_such():

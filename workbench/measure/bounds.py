@@ -175,6 +175,10 @@ def _judged(rates: Rates) -> Bound:
     if disturbed and bound in ("compute", "balanced", "sync") and rates.input_wait_fraction > WAITS:
         why = "each is fast enough alone, and together the loop waits for batches"
         return Bound("input", _confidence(rates, found, certain=False), why, disturbed=True)
+    if disturbed and bound in ("input", "balanced") and _mostly_disturbed(rates, found):
+        why = "together they are slower than either alone, by more than one of them is slower than the other"
+        waits = rates.input_wait_fraction > WAITS
+        return Bound("input" if waits else "compute", "medium" if _repeated(rates) else "low", why, disturbed=True)
     if contradiction := _contradiction(rates, bound):
         return Bound("unknown", "low", contradiction)
     return Bound(
@@ -220,6 +224,13 @@ def _disturbed(rates: Rates) -> bool:
         return False
     slower = min(rates.moved or rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
     return ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
+
+
+def _mostly_disturbed(rates: Rates, feed_over_step: Ratio) -> bool:
+    """Whether the loop loses more by running both than the loader loses against the step."""
+    feed = rates.moved or rates.loader
+    slower = min(feed, rates.step, key=lambda rate: rate.samples_per_second)
+    return ratio(slower, rates.combined).value > 1 / feed_over_step.value
 
 
 def _least_lost(rates: Rates) -> float:

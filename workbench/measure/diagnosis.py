@@ -51,7 +51,7 @@ class Diagnosis:
         moved_samples_per_second: The loader and the copy to the device; None without a device.
         intervals: 95 % interval of each of these rates: name -> (low, high).
         input_wait_fraction: Share of the combined loop spent in `next()`, 0 to 1.
-        headroom: Step alone over combined: what perfect loading would give at most.
+        headroom: Step alone over combined: what perfect loading would give at most; 1 where the loop is as fast.
         headroom_interval: Its 95 % interval.
         evidence: The numbers behind the verdict, a sentence each.
         next_step: One thing to do.
@@ -254,8 +254,8 @@ def _diagnosis(
         moved_samples_per_second=rates.moved.samples_per_second if rates.moved else None,
         intervals={name: (rate.low, rate.high) for name, rate in named.items() if rate is not None},
         input_wait_fraction=rates.input_wait_fraction,
-        headroom=headroom.value,
-        headroom_interval=(headroom.low, headroom.high),
+        headroom=max(1.0, headroom.value),
+        headroom_interval=(max(1.0, headroom.low), max(1.0, headroom.high)),
         evidence=(*_evidence(rates, bound), *((cause.evidence,) if cause else ())),
         next_step=cause.next_step if cause else _MEASURE_AGAIN,
         refuted_by=cause.refuted_by if cause else "a longer measurement on a quiet machine settles it",
