@@ -480,6 +480,8 @@ def test_a_loader_shorter_than_the_recording_starts_again_and_an_empty_one_is_re
     assert read_trace(path).steps == 10
     with pytest.raises(TraceError, match="yields no batch"):
         profile([], lambda batch: None, tmp_path / "none.json")
+    with pytest.raises(TraceError, match="nowhere is no folder; make it"):
+        profile([], lambda batch: None, tmp_path / "nowhere" / "none.json")
     assert not (tmp_path / "none.json").exists()
 
 

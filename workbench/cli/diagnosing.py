@@ -6,21 +6,8 @@ import argparse
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING
 
 from workbench.cli import endings
-
-if TYPE_CHECKING:
-    from workbench.measure.trace_report import TraceReport
-
-FRACTIONS = {
-    "input_wait_fraction": "the stepping thread waited for the loader",
-    "device_idle_fraction": "the device ran nothing",
-    "compute_fraction": "it computed",
-    "exposed_copy_fraction": "it waited for copies that nothing overlapped",
-    "sync_wait_fraction": "the stepping thread sat in synchronising calls",
-    "collective_fraction": "collectives ran, waits for other ranks included",
-}
 
 
 def diagnose(arguments: argparse.Namespace) -> int:
@@ -49,18 +36,5 @@ def trace(arguments: argparse.Namespace) -> int:
     from workbench.measure.trace import read_trace
 
     report = read_trace(arguments.trace)
-    print(json.dumps(dataclasses.asdict(report), allow_nan=False) if arguments.json else _told(report))
+    print(json.dumps(dataclasses.asdict(report), allow_nan=False) if arguments.json else report)
     return endings.ANSWER_IS_NO if report.bound == "unknown" else endings.DONE
-
-
-def _told(report: TraceReport) -> str:
-    from workbench.notebook import formatting
-
-    lines = [f"{report.path}: bound by {report.bound}"]
-    if report.steps is not None:
-        lines.append(f"{formatting.count(report.steps, 'step')}, median {formatting.seconds(report.step_seconds)}")
-    known = {name: getattr(report, name) for name in FRACTIONS}
-    lines += [
-        f"{formatting.percent(value):>6} of the time {FRACTIONS[n]}" for n, value in known.items() if value is not None
-    ]
-    return "\n".join([*lines, *report.evidence])

@@ -32,9 +32,11 @@ def profile(
         warmup: Steps run before, so that start-up is not what is recorded.
 
     Raises:
-        TraceError: If the loader yields no batch.
+        TraceError: If the loader yields no batch, or there is no such folder.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise TraceError(f"the trace cannot go to {target}: {target.parent} is no folder; make it, or name another")
     draft = target.with_name(f".{os.getpid()}.{target.name}")
     activities = [ProfilerActivity.CPU]
     activities += [ProfilerActivity.CUDA] if torch.cuda.is_available() else []

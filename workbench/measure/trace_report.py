@@ -12,6 +12,15 @@ NEGLIGIBLE = 0.1  # below it (1.11 times) nothing is gained by removing it
 BUSY = 0.8  # a device that computes this share of the time is what bounds the run
 MIN_STEPS = 3  # fewer are no steady state
 NO_LOADER_SPANS = "No loader spans in this trace"
+SHARES = {
+    "input_wait_fraction": "the stepping thread waited for the loader",
+    "device_idle_fraction": "the device ran nothing",
+    "compute_fraction": "it computed",
+    "exposed_copy_fraction": "it waited for copies that nothing overlapped",
+    "sync_wait_fraction": "the stepping thread sat in synchronising calls",
+    "collective_fraction": "collectives ran, waits for other ranks included",
+}
+"""What each of these shares of the window is, after "of the time"."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,12 @@ class TraceReport:
     events: int = 0
     skipped_events: int = 0
     truncated: bool = False
+
+    def __str__(self) -> str:
+        """The verdict, what is known of where the time went, and the evidence, a line each."""
+        known = {name: getattr(self, name) for name in SHARES}
+        lines = [f"{share:6.0%} of the time {SHARES[name]}" for name, share in known.items() if share is not None]
+        return "\n".join([f"{self.path}: bound by {self.bound}", *lines, *self.evidence])
 
 
 def sentences(report: TraceReport, bound: str) -> tuple[str, ...]:
