@@ -126,6 +126,16 @@ def test_the_interval_of_a_single_start_is_left_out_and_not_null():
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
+def test_what_was_started_once_or_only_looked_at_says_so_in_the_file(format):
+    look = replace(run_of(PLAIN, 1000.0), screened=True)
+    text = " ".join(render(replace(results_with(PLAIN), trials=(TrialResult(PLAIN, (look,)),)), format).split())
+
+    assert "Not certain: measured in a single start, so that the interval" in text.replace(" # ", " ")
+    assert "Not certain: its only start was a short look" in text.replace(" # ", " ")
+    assert "Not certain" not in render(results_with(PLAIN), format)
+
+
+@pytest.mark.parametrize("format", sorted(FORMATS))
 def test_every_format_has_one_line_that_builds_the_loader_with_the_users_own_batch_size(format):
     text = render(results_with(LoaderSettings(num_workers=2)), format)
 

@@ -30,7 +30,7 @@ COMMAND = "workbench sweep ..."  # stands for the user's own command; who knows 
 
 def caution(results: Results) -> Iterator[str]:
     """All that leaves the recommendation open, in one line; what it holds for where nothing does."""
-    found = [*_unsettled(results), *_thin(results)]
+    found = [*_unsettled(results), *thin(results.ranking.order[0])]
     if not found:
         yield (
             "It holds for this loader and this machine; measure again when data, transforms, batch size or machine "
@@ -121,9 +121,8 @@ def _why_over(results: Results) -> str:
     return f" (the search ended by itself{early}: {why})" if why else ""
 
 
-def _thin(results: Results) -> Iterator[str]:
-    """What the recommended settings were not given."""
-    best = results.ranking.order[0]
+def thin(best: TrialResult) -> Iterator[str]:
+    """What the chosen settings were not given."""
     batches = sum(window.batches for run in best.runs for window in run.windows)
     if batches < LEAST_BATCHES:
         yield f"too few batches to rest on, only {batches} {'was' if batches == 1 else 'were'} timed"
@@ -131,7 +130,7 @@ def _thin(results: Results) -> Iterator[str]:
         looks = (
             "its only start was a short look"
             if len(best.runs) == 1
-            else f"the {len(best.runs)} starts of what is recommended were short looks"
+            else f"all {len(best.runs)} starts of the chosen settings were short looks"
         )
         yield f"{looks}, in which neither the data that come out nor growing memory are checked"
     if all(run.cold for run in best.runs):

@@ -17,7 +17,7 @@ from workbench.tuning.data_errors import data_error, data_error_words, would_mee
 from workbench.tuning.feasibility import batch_bytes_under
 from workbench.tuning.gains import gain_words, others_meanwhile, rate_words
 from workbench.tuning.knob_notes import knob_notes, threads_worth_a_try
-from workbench.tuning.ranking import EQUAL_WITHIN, counts, has_idle_workers, is_checked, passed_over
+from workbench.tuning.ranking import EQUAL_WITHIN, MEMORY_NOISE, counts, has_idle_workers, is_checked, passed_over
 from workbench.tuning.start_methods import start_method_note
 from workbench.tuning.trials import surely_slower
 
@@ -221,12 +221,23 @@ def _ties(results: Results) -> Iterator[str]:
     tied = tuple(trial for trial in results.ranking.tied if results.ranking.kept_current or is_checked(trial))
     if results.ranking.kept_current:
         why = "kept because a change gains nothing certain"
-    elif tied and best.settings.num_workers < min(trial.settings.num_workers for trial in tied):
-        why = "chosen for fewer workers"
     else:
-        why = "chosen for fewer workers, or with as many for less memory, a smaller prefetch or a shorter epoch restart"
+        reasons = " and ".join(_cheaper_by(best, tied))
+        why = f"chosen for {reasons or 'the fewest changes, and among those for its rate over whole epochs'}"
     if tied:
         yield f"Tied with it (within {EQUAL_WITHIN:.0%} or not to be told apart): {listed(tied)}; it was {why}."
+
+
+def _cheaper_by(best: TrialResult, tied: tuple[TrialResult, ...]) -> Iterator[str]:
+    """In what the recommended settings are cheaper than some of their equals."""
+    if any(trial.settings.num_workers > best.settings.num_workers for trial in tied):
+        yield "fewer workers"
+    alike = [trial for trial in tied if trial.settings.num_workers == best.settings.num_workers]
+    peak = best.peak_pss_bytes
+    if peak is not None and any((trial.peak_pss_bytes or 0) > (1 + MEMORY_NOISE) * peak for trial in alike):
+        yield "less memory"
+    if any((trial.settings.prefetch_factor or 0) > (best.settings.prefetch_factor or 0) for trial in alike):
+        yield "a smaller prefetch"
 
 
 def _data_error(results: Results) -> Iterator[str]:
@@ -289,11 +300,19 @@ def _epoch_restarts(results: Results) -> Iterator[str]:
         yield f"Workers are kept: every epoch after the first begins with {_seconds(edge)} of waiting{paid}."
     elif twin is not None and twin.status == "wrong_data":
         yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; keeping them spoils the data here."
-    else:
-        kept = "would spare most of it" if other is None else f"makes it {_seconds(other)} after the first epoch"
-        if other is not None and other > SPARES_HARDLY_ANY * edge:
-            kept = "spares hardly any of it"
+    elif other is not None:
+        kept = f"makes it {_seconds(other)} after the first epoch"
+        kept = "spares hardly any of it" if other > SPARES_HARDLY_ANY * edge else kept
         yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers; persistent_workers=True {kept}."
+    else:
+        paced = results.probe.batch_seconds if results.probe and results.options.get("step") else None
+        loading = paced or best.settings.num_workers / (best.batches_per_second or math.inf)
+        yield f"Every epoch begins with {_seconds(edge)} of waiting for new workers" + (
+            f" and their first batch, which takes one of them about {_seconds(loading)}; persistent_workers=True, not "
+            "measured, spares at most the rest."
+            if loading < SPARES_HARDLY_ANY * edge
+            else ", most of it for their first batch, which persistent_workers=True does not spare."
+        )
 
 
 def _matters(edge_seconds: float, best: TrialResult, probe: Probe | None) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.loaders.settings import LoaderSettings
 from workbench.measure.records import Probe
 from workbench.measure.result import TrialResult
+from workbench.tuning.cautions import thin
 from workbench.tuning.knob_notes import knob_notes
 from workbench.tuning.start_methods import BY_PICKLING, start_method_note, start_method_of
 
@@ -142,6 +143,9 @@ def _notes(settings: LoaderSettings, trial: TrialResult | None, probe: Probe | N
             f"The dataset is the {settings.layout} copy of the data, which no argument of DataLoader says: open that "
             "copy, for instance with workbench.open_dataset."
         )
+    if trial is not None and trial.estimate is not None:
+        once = ["measured in a single start, so that the interval is one that starts of other settings let expect"]
+        notes += [f"Not certain: {why}." for why in (*(once if trial.estimate.starts == 1 else ()), *thin(trial))]
     notes += knob_notes(settings)
     method = start_method_of(settings, trial)
     if note := start_method_note(settings, trial, probe):
