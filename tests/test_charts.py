@@ -166,6 +166,15 @@ def test_the_heat_map_shows_the_best_of_each_pair_and_knows_impossible_pairs():
     assert views.heatmap_info(unfinished).summary.startswith("8 of 9 pairs tried")
 
 
+def test_a_star_in_the_heat_map_stands_beside_the_rate_of_what_is_recommended():
+    plain, kept = settings(2, 2), settings(2, 2, persistent_workers=True)
+    results = made_up.results(trial(settings(0), 400), trial(plain, 960), trial(kept, 970), current=settings(0))
+    info = views.heatmap_info(results)
+    assert results.best == plain
+    assert [cell.settings for row in info.cells for cell in row if cell] == [settings(0), plain]
+    assert info.summary.endswith("each shows its best samples/s, or that of the recommended")
+
+
 def test_the_heat_map_takes_any_two_knobs_and_refuses_others():
     info = views.heatmap_info(made_up.photos_like(), "batch_on_worker", "multiprocessing_context")
     assert (info.x_values, info.y_values) == ((False, True), (None, "spawn"))

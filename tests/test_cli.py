@@ -380,6 +380,12 @@ def test_a_name_that_does_not_exist_starts_no_bar(swept, folder):
     assert refused.stderr.count("\n") == 1 and "'nope'" in refused.stderr and "'first'" in refused.stderr
 
 
+def test_a_budget_that_is_no_time_is_refused_by_its_name(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    assert main(["sweep", "loaders.py:make", "--budget", "-4"]) == 2
+    assert "--budget='-4' is not a time; write seconds above 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("step", "said"),
     [
@@ -532,7 +538,8 @@ def test_trace_prints_the_verdict_of_a_recorded_loop(tmp_path, capsys):
     told = read_trace(trace)
     code = 1 if told.bound == "unknown" else 0
     assert main(["trace", str(trace)]) == code
-    assert f"bound by {told.bound}" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"{told}\n"
+    assert str(told).startswith(f"{trace}: bound by {told.bound}\n") and str(told).endswith(told.evidence[-1])
     assert main(["trace", str(trace), "--json"]) == code
     assert json.loads(capsys.readouterr().out)["steps"] == told.steps
     assert main(["trace", str(tmp_path / "none.json")]) == 2

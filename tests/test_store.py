@@ -95,6 +95,13 @@ def test_the_latest_sweep_is_the_default_and_unknown_names_list_those_there_are(
         load_results(tmp_path / "s.db", "older")
 
 
+def test_a_sweep_that_went_on_is_later_than_one_that_began_after_it(tmp_path):
+    with SweepStore(tmp_path / "s.db") as store:
+        old, _ = new_sweep(store, "old"), new_sweep(store, "new")
+        store.begin_run(old, A)
+        assert store.names() == ["old", "new"] and store.sweep().name == "old"
+
+
 def test_a_store_without_sweeps_says_what_to_do(tmp_path):
     SweepStore(tmp_path / "s.db").close()
 

@@ -173,8 +173,12 @@ def parse_bytes(size: str | int | float) -> int:
     return size if isinstance(size, int) else round(amount)
 
 
-def parse_seconds(time: str | int | float) -> float:
+def parse_seconds(time: str | int | float, name: str = "") -> float:
     """Seconds in a time such as "120s", "2m", "1h30m", "500ms", or a plain number of seconds.
+
+    Args:
+        time: The text or number.
+        name: What it is the value of, for the error.
 
     Raises:
         SettingsError: If it is no time, or not more than 0.
@@ -186,7 +190,8 @@ def parse_seconds(time: str | int | float) -> float:
     if re.fullmatch(_NUMBER, text):
         seconds = float(text)
     if not 0 < seconds < math.inf:
-        raise SettingsError(f"{time!r} is not a time; write seconds above 0, or a number with a unit: '120s', '1h30m'")
+        given = f"{name}={time!r}" if name else repr(time)
+        raise SettingsError(f"{given} is not a time; write seconds above 0, or a number with a unit: '120s', '1h30m'")
     return seconds
 
 

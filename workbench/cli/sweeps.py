@@ -40,7 +40,7 @@ def sweep(arguments: argparse.Namespace) -> int:
     running = Sweep(
         arguments.loader,
         space=SearchSpace(**knobs) if knobs else None,
-        budget_seconds=None if arguments.budget is None else machine.parse_seconds(arguments.budget),
+        budget_seconds=None if arguments.budget is None else machine.parse_seconds(arguments.budget, "--budget"),
         memory_limit=None if arguments.memory_limit is None else machine.parse_bytes(arguments.memory_limit),
         step=arguments.step,
         samples_per_batch=arguments.samples_per_batch,

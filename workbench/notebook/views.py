@@ -229,7 +229,8 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     groups: dict[tuple[Any, Any], list[Point]] = {}
     for point in every:
         groups.setdefault((getattr(point.settings, x), getattr(point.settings, y)), []).append(point)
-    cells = tuple(tuple(_representative(groups.get((column, row), [])) for column in x_values) for row in y_values)
+    best = find(every, results.best)
+    cells = tuple(tuple(_cell(groups.get((column, row), []), best) for column in x_values) for row in y_values)
     keys = tuple(tuple(tuple(p.key for p in groups.get((x, y), [])) for x in x_values) for y in y_values)
     impossible = frozenset(
         (row, column)
@@ -239,10 +240,11 @@ def heatmap_info(results: Results, x: str = "num_workers", y: str = "prefetch_fa
     )
     tried = sum(cell is not None and cell.status != "skipped" for row in cells for cell in row)
     total = len(x_values) * len(y_values) - len(impossible)
-    summary = f"{tried} of {formatting.count(total, 'pair')} tried; each shows its best samples/s" if every else ""
+    shows = "each shows its best samples/s" + (", or that of the recommended" if best else "")
+    summary = f"{tried} of {formatting.count(total, 'pair')} tried; {shows}" if every else ""
     marked = [
         (y_values.index(getattr(point.settings, y)), x_values.index(getattr(point.settings, x))) if point else None
-        for point in (find(every, results.best), find(every, results.current))
+        for point in (best, find(every, results.current))
     ]
     return HeatmapInfo(x, y, x_values, y_values, cells, keys, impossible, summary, *marked)
 
@@ -291,7 +293,10 @@ def _best_by_workers(measured: list[Point], depth: int) -> tuple[Point, ...]:
     return tuple(fastest(groups[workers]) for workers in sorted(groups))
 
 
-def _representative(group: list[Point]) -> Point | None:
+def _cell(group: list[Point], best: Point | None) -> Point | None:
+    """What a cell shows of the settings in it: the recommended, else the fastest, else one without an answer."""
+    if best in group:
+        return best
     return fastest(point for point in group if point.measured) or next(iter(group), None)
 
 

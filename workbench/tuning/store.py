@@ -26,6 +26,9 @@ from workbench.tuning.database import check_file, empty, open_for_reading, open_
 from workbench.tuning.writer import is_alive, this_process
 
 LOST_STARTS_ALLOWED = 1  # starts of one settings that may end with the whole process before they are given up
+LATEST_FIRST = (
+    "ORDER BY max(created, coalesce((SELECT max(started) FROM runs WHERE runs.sweep = sweeps.id), 0)) DESC, id DESC"
+)
 
 
 @dataclass(frozen=True)
@@ -202,13 +205,13 @@ class SweepStore:
     # -- reading --
 
     def names(self, fingerprint: str | None = None) -> list[str]:
-        """Names of all sweeps, or of those of a loader with this fingerprint, latest first."""
+        """Names of all sweeps, or of those of a loader with this fingerprint, the one that ran last first."""
         wanted, values = ("1", []) if fingerprint is None else ("fingerprint = ?", [fingerprint])
-        rows = self._rows(f"SELECT name FROM sweeps WHERE {wanted} ORDER BY created DESC, id DESC", values)
+        rows = self._rows(f"SELECT name FROM sweeps WHERE {wanted} {LATEST_FIRST}", values)
         return [row[0] for row in rows]
 
     def sweep(self, name: str | None = None, *, source: str | None = None) -> SweepRecord:
-        """The sweep of that name, or the latest one (of that source).
+        """The sweep of that name, or the one that ran last (of that source).
 
         Raises:
             StoreError: If there is none; the message lists the names there are.
@@ -217,7 +220,7 @@ class SweepStore:
         wanted, values = "name = ?", [name]
         if name is None:
             wanted, values = ("source = ?", [source]) if source is not None else ("1", [])
-        rows = self._rows(f"SELECT {columns} FROM sweeps WHERE {wanted} ORDER BY created DESC, id DESC LIMIT 1", values)
+        rows = self._rows(f"SELECT {columns} FROM sweeps WHERE {wanted} {LATEST_FIRST} LIMIT 1", values)
         if not rows:
             raise StoreError(self._no_such_sweep(name, source))
         with said_plainly(self.path):
