@@ -131,7 +131,7 @@ def test_what_was_started_once_or_only_looked_at_says_so_in_the_file(format):
     text = " ".join(render(replace(results_with(PLAIN), trials=(TrialResult(PLAIN, (look,)),)), format).split())
 
     assert "Not certain: measured in a single start, so that the interval" in text.replace(" # ", " ")
-    assert "Not certain: its only start was a short look" in text.replace(" # ", " ")
+    assert "Not certain: the only start of the chosen settings was a short look" in text.replace(" # ", " ")
     assert "Not certain" not in render(results_with(PLAIN), format)
 
 

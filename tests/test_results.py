@@ -407,7 +407,7 @@ def test_a_pick_that_nobody_checked_is_said_to_be_that():
     looked = results(trials({W0: [100.0], W4: [400.0]}, screened=True), ending="budget")
     checked = results(trials({W0: [100.0], W4: [400.0]}))
 
-    assert looked.best == W4 and "its only start was a short look" in looked.recommendation
+    assert looked.best == W4 and "the only start of the chosen settings was a short look" in looked.recommendation
     assert "short look" not in checked.recommendation
 
 

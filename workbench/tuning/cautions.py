@@ -127,12 +127,10 @@ def thin(best: TrialResult) -> Iterator[str]:
     if batches < LEAST_BATCHES:
         yield f"too few batches to rest on, only {batches} {'was' if batches == 1 else 'were'} timed"
     if not is_checked(best):
-        looks = (
-            "its only start was a short look"
-            if len(best.runs) == 1
-            else f"all {len(best.runs)} starts of the chosen settings were short looks"
-        )
-        yield f"{looks}, in which neither the data that come out nor growing memory are checked"
+        every = {1: "the only start", 2: "both starts"}.get(len(best.runs), f"all {len(best.runs)} starts")
+        looks = "was a short look" if len(best.runs) == 1 else "were short looks"
+        unchecked = "in which neither the data that come out nor growing memory are checked"
+        yield f"{every} of the chosen settings {looks}, {unchecked}"
     if all(run.cold for run in best.runs):
         yield "it was measured only once, on files that may not have been in memory yet"
     if any(run.noisy for run in best.runs):
