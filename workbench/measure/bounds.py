@@ -222,15 +222,18 @@ def _disturbed(rates: Rates) -> bool:
     """With workers the loop should run at the lower of both rates; a loss beyond what others explain disturbs."""
     if not rates.num_workers:
         return False
-    slower = min(rates.moved or rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
-    return ratio(slower, rates.combined).low > rates.doubt / (1 - LOST_TOGETHER)
+    return _lost_together(rates).low > rates.doubt / (1 - LOST_TOGETHER)
 
 
 def _mostly_disturbed(rates: Rates, feed_over_step: Ratio) -> bool:
     """Whether the loop loses more by running both than the loader loses against the step."""
-    feed = rates.moved or rates.loader
-    slower = min(feed, rates.step, key=lambda rate: rate.samples_per_second)
-    return ratio(slower, rates.combined).value > 1 / feed_over_step.value
+    return _lost_together(rates).value > 1 / feed_over_step.value
+
+
+def _lost_together(rates: Rates) -> Ratio:
+    """The slower of loader, copies included, and step over both together."""
+    slower = min(rates.moved or rates.loader, rates.step, key=lambda rate: rate.samples_per_second)
+    return ratio(slower, rates.combined)
 
 
 def _least_lost(rates: Rates) -> float:
