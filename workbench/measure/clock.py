@@ -13,10 +13,6 @@ from workbench.measure.stream import Stream
 
 ROUNDS_PER_WINDOW = 4
 """Rounds of `num_workers` batches that a window holds at least, so that one batch more or less moves it little."""
-FULL_QUEUE_SECONDS = 2.0
-"""How long the queue is given to fill before memory is read."""
-LOOKED_AT_EVERY_SECONDS = 0.01
-"""How often the queue is looked at meanwhile."""
 EPOCHS_BEFORE_WHOLE = 2
 """Epochs that may end before any window is complete; then whole epochs are measured, restarts included."""
 
@@ -74,14 +70,9 @@ class Clock:
         self._take_round()
 
     def fill_queue(self) -> None:
-        """Waits until the queue is full, where the loader's memory has its peak; for as long as that should take where
-        nobody can look."""
-        begun, full = time.perf_counter(), self._stream.is_full()
-        if full is None:
-            time.sleep(min(FULL_QUEUE_SECONDS, self._queue / max(self._rate, 1e-3)) if self._queue else 0.0)
-        while full is False and time.perf_counter() - begun < FULL_QUEUE_SECONDS:
-            full = self._stream.is_full()  # before the sleep: the last batch is then on its way into shared memory
-            time.sleep(LOOKED_AT_EVERY_SECONDS)
+        """Waits until the queue is full, where the loader's memory has its peak."""
+        begun = time.perf_counter()
+        self._stream.fill_queue(self._queue, self._rate)
         self.waited_seconds += time.perf_counter() - begun
 
     def read_memory(self) -> None:

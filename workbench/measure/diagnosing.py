@@ -31,8 +31,6 @@ CACHED_BYTES = 256 << 20
 """Batches kept for the step alone: few, since a device's memory belongs to the model."""
 LAPS = 2
 """Laps of each kind in one start."""
-FULL_QUEUE_SECONDS = 2.0
-"""Longest wait for the workers to fill the queue and fall idle."""
 LOOKS = 3
 """Steps on an idle device whose median is taken."""
 ROUNDS = 2
@@ -99,9 +97,7 @@ class _Run:
         yield loader
         if transfer is not None:
             yield self._timed("moved", transfer=transfer)
-        rate = loader["lap"]["batches"] / loader["lap"]["seconds"]
-        queue = tap.settings.batches_in_flight
-        time.sleep(min(FULL_QUEUE_SECONDS, queue / rate) if queue else 0.0)
+        tap.fill_queue(loader["lap"]["batches"] / loader["lap"]["seconds"])
         yield self._reported("step", self._step_alone(), None)
         tap.discard(self._most, self._use)
         yield self._timed("combined", step=self._step, transfer=transfer)

@@ -116,7 +116,9 @@ def diagnose(
     """Says what bounds a training loop of this loader and this step, and how sure that is.
 
     Loader alone, step alone on a few batches at hand, and both are measured in turn, in processes of their own; the
-    caller's loader is not touched. Further starts are made until the verdict is settled, at most `starts`.
+    caller's loader is not touched. Further starts are made until the verdict is settled, at most `starts`. What is
+    stated is how loader and step go in the first seconds of a process, `seconds` of each: a loop that slows down as it
+    runs (a heap that scatters, a cache that is used up) has more to gain later.
 
     Args:
         loader: A DataLoader, a factory, or the name of one (see `LoaderSource.of`).

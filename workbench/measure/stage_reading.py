@@ -126,6 +126,10 @@ class Tap:
                 use(self.batch)
         return time.perf_counter() - begun
 
+    def fill_queue(self, rate: float) -> None:
+        """Waits until the workers have filled the queue, at so many batches per second, and fall idle."""
+        self._stream.fill_queue(self.settings.batches_in_flight, rate)
+
     def lap(
         self,
         seconds: float,

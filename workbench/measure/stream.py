@@ -7,6 +7,11 @@ import time
 from collections.abc import Callable, Iterable, MutableSequence
 from typing import Any
 
+FULL_QUEUE_SECONDS = 2.0
+"""How long the queue is given to fill."""
+LOOKED_AT_EVERY_SECONDS = 0.01
+"""How often it is looked at meanwhile."""
+
 
 class EmptyLoaderError(Exception):
     """The loader yields nothing."""
@@ -113,6 +118,20 @@ class Stream:
         """Whether everything that workers were asked for is finished; None as for `banked`."""
         queued = self._queued()
         return None if queued is None else queued >= self.iterator._tasks_outstanding
+
+    def fill_queue(self, batches: int, rate: float) -> None:
+        """Waits until the queue is full; for as long as that should take where nobody can look.
+
+        Args:
+            batches: What it holds when full.
+            rate: Batches per second of the workers.
+        """
+        begun, full = time.perf_counter(), self.is_full()
+        if full is None:
+            time.sleep(min(FULL_QUEUE_SECONDS, batches / max(rate, 1e-3)))
+        while full is False and time.perf_counter() - begun < FULL_QUEUE_SECONDS:
+            full = self.is_full()  # before the sleep: the last batch is then on its way into shared memory
+            time.sleep(LOOKED_AT_EVERY_SECONDS)
 
     def _queued(self) -> int | None:
         """Batches in the queue of the workers and behind the thread that pins."""
