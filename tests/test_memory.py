@@ -82,6 +82,82 @@ def test_pages_shared_with_the_server_count_once_and_its_private_ones_do_not(hol
     assert (64 << 20) + (32 << 20) < alone.cost_bytes < (130 << 20)
 
 
+def smaps(*mappings: tuple[str, str, int, int, int]) -> str:
+    """Text of /proc/PID/smaps: (name, inode, Rss, Pss and Anonymous in kB) each, all on one device, at offset 0."""
+    parts = [
+        f"7f01-7f02 r--p 00000000 fe:00 {inode} {name}\nSize: 9 kB\nRss: {rss} kB\nPss: {pss} kB\n"
+        f"Pss_Dirty: 0 kB\nAnonymous: {anonymous} kB\nVmFlags: rd mr\n"
+        for name, inode, rss, pss, anonymous in mappings
+    ]
+    return "".join(parts)
+
+
+def test_a_library_that_programs_outside_the_tree_map_as_well_counts_whole_and_once():
+    library = ("/lib/libtorch.so", "7", 100, 25, 0)  # two processes of the tree, two outside it
+    assert memory.file_bytes([smaps(library), smaps(library)]) == 100 << 10
+
+
+def test_other_pages_of_a_file_in_each_process_add_up():
+    data = ("/data/images.npy", "8", 60, 55, 0)  # 10 of 60 pages are the other's as well
+    assert memory.file_bytes([smaps(data), smaps(data)]) == 110 << 10
+
+
+def test_heaps_shared_memory_and_written_pages_are_no_pages_of_files():
+    library = ("/lib/libc.so", "9", 50, 50, 20)
+    others = [
+        ("[heap]", "0", 70, 70, 70),
+        ("/memfd:queue (deleted)", "5", 30, 30, 0),
+        ("/dev/zero (deleted)", "6", 8, 8, 0),
+    ]
+    assert memory.file_bytes([smaps(library, *others)]) == 30 << 10
+    assert memory.file_bytes(["", smaps()]) == 0
+
+
+MAPPER = """
+import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+sum(mapped[i] for i in range(0, len(mapped), 4096))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_file_costs_the_same_whoever_else_maps_it(tmp_path):
+    path = tmp_path / "library.bin"
+    path.write_bytes(os.urandom(32 << 20))
+    started = []
+    try:
+        for _ in range(3):
+            started.append(subprocess.Popen([sys.executable, "-c", MAPPER, path], stdout=subprocess.PIPE, text=True))
+            assert started[-1].stdout.readline() == "ready\n"
+        first, second, outside = (process.pid for process in started)
+        alone = memory.exact_cost([first], server=outside)
+        both = memory.exact_cost([first, second])
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    assert (32 << 20) < alone.file_bytes < (48 << 20)
+    assert both.file_bytes == pytest.approx(alone.file_bytes, abs=1 << 20)
+    assert alone.cost_bytes <= alone.rss_bytes
+
+
+def test_shared_memory_with_a_name_is_no_file():
+    path = f"/dev/shm/workbench-test-{os.getpid()}"
+    with open(path, "wb") as file:
+        file.write(os.urandom(16 << 20))
+    try:
+        with subprocess.Popen([sys.executable, "-c", MAPPER, path], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout.readline() == "ready\n"
+            cost = memory.exact_cost([process.pid])
+            process.kill()
+    finally:
+        os.unlink(path)
+    assert cost.file_bytes < 14 << 20
+    assert cost.shared_bytes >= 16 << 20
+
+
 def test_reading_follows_processes_and_their_threads(holder):
     reading = memory.read(memory.tree(holder))
     assert reading.threads == 2

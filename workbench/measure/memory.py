@@ -5,7 +5,9 @@ Standard library only: the warden imports this before anything else exists.
 What a tree costs is not the sum of its RSS (a shared page counts once a process) nor of its PSS alone: with the
 `file_descriptor` sharing strategy a finished batch is unmapped once it is sent and, until it is received, its pages
 belong to no address space, only to an open descriptor. `TreeCost` adds those. A trial forked from the trial server
-shares pages with it; see `exact_cost` for how they are counted once and only where the trial still uses them.
+shares pages with it; see `exact_cost` for how they are counted once and only where the trial still uses them. Pages of
+files are shared with programs that have nothing to do with it, such as those of libtorch with the notebook's kernel:
+`file_bytes` counts them whole, as they would be if the tree ran alone.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from workbench import machine
@@ -22,6 +27,12 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 SHM_DIRECTORY = "/dev/shm"
 _HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing/resource_tracker", b"torch_shm_manager")
+_MAPPED_FILE = re.compile(
+    r"^[0-9a-f]+-[0-9a-f]+ \S+ ([0-9a-f]+) ([0-9a-f]+:[0-9a-f]+) (\d+) +(/.*)\n"
+    r"(?:[A-Z].*\n)*?Rss: +(\d+) kB\nPss: +(\d+) kB\n(?:[A-Z].*\n)*?Anonymous: +(\d+) kB",
+    re.MULTILINE,
+)
+_NAMELESS_SHARED_MEMORY = ("/memfd:", "/dev/zero", "/SYSV")
 _TORCH_SHM_NAME = re.compile(r"^torch_(\d+)_")
 
 
@@ -30,11 +41,12 @@ class TreeCost:
     """One exact reading of a process tree, in bytes.
 
     Attributes:
-        cost_bytes: PSS of the tree, with shared memory replaced by the larger of what is mapped and what is held
-            open, since a batch on its way between two processes is held open but mapped by neither.
+        cost_bytes: PSS that the tree would have if it ran alone, with shared memory replaced by the larger of what is
+            mapped and what is held open, since a batch on its way between two processes is held open but mapped by
+            neither.
         anonymous_bytes: Proportional share of anonymous pages.
         main_anonymous_bytes: Of these, those of the first process: the one that a training loop would run in.
-        file_bytes: Proportional share of file-backed pages (page cache, reclaimable).
+        file_bytes: File-backed pages (page cache, reclaimable), each counted once.
         shared_bytes: Shared memory: mapped share, or bytes held open where that is more.
         shm_bytes: Bytes of shared-memory files that the tree holds open or has named.
         rss_bytes: Sum of resident set sizes, which counts a shared page once a process.
@@ -129,39 +141,68 @@ def busy_seconds(stat_text: str) -> float:
 
 
 def exact_cost(pids: list[int], server: int | None = None) -> TreeCost:
-    """What the tree costs, from the kernel's page tables: 2 to 15 ms a process, so never inside a timed window.
+    """What the tree costs, from the kernel's page tables: 5 to 30 ms a process, so never inside a timed window.
 
     Args:
         pids: Processes of the trial.
-        server: The process that the trial was forked from, if any. A page that the trial shares with it would, in
-            a program of the user's own, exist once: the server's share of such pages is added. Pages that only the
-            server still maps (the trial has written its own copies, or never needed them) are left out.
+        server: The process that the trial was forked from, if any. An anonymous page that the trial shares with it
+            would, in a program of the user's own, exist once: the server's share of such pages is added. Pages that
+            only the server still maps (the trial has written its own copies, or never needed them) are left out.
     """
-    parts = {"Pss": 0, "Pss_Anon": 0, "Pss_File": 0, "Pss_Shmem": 0, "Rss": 0}
-    main_anonymous = 0
+    anonymous = main_anonymous = mapped = rss = 0
     for pid in pids:
         rollup = parse_rollup(_text(f"/proc/{pid}/smaps_rollup"))
         main_anonymous = rollup.get("Pss_Anon", 0) if pid == pids[0] else main_anonymous
-        for key in parts:
-            parts[key] += rollup.get(key, 0)
+        anonymous += rollup.get("Pss_Anon", 0)
+        mapped += rollup.get("Pss_Shmem", 0)
+        rss += rollup.get("Rss", 0)
     if server is not None:
         rollup = parse_rollup(_text(f"/proc/{server}/smaps_rollup"))
-        for key, private in (("Pss_Anon", "Private_Dirty"), ("Pss_File", "Private_Clean")):
-            share = max(0, rollup.get(key, 0) - rollup.get(private, 0))
-            parts[key] += share
-            parts["Pss"] += share
+        anonymous += max(0, rollup.get("Pss_Anon", 0) - rollup.get("Private_Dirty", 0))
+    files = file_bytes(_text(f"/proc/{pid}/smaps") for pid in pids)
     held, descriptors = held_shared_memory(pids)
-    shared = max(parts["Pss_Shmem"], held)
+    shared = max(mapped, held)
     return TreeCost(
-        cost_bytes=parts["Pss"] - parts["Pss_Shmem"] + shared,
-        anonymous_bytes=parts["Pss_Anon"],
+        cost_bytes=anonymous + files + shared,
+        anonymous_bytes=anonymous,
         main_anonymous_bytes=main_anonymous,
-        file_bytes=parts["Pss_File"],
+        file_bytes=files,
         shared_bytes=shared,
         shm_bytes=held,
-        rss_bytes=parts["Rss"],
+        rss_bytes=rss,
         descriptors=descriptors,
     )
+
+
+def file_bytes(texts: Iterable[str]) -> int:
+    """Resident bytes of files that a tree maps, each page counted once, from its texts of /proc/PID/smaps.
+
+    Two figures of a mapping are at most the truth: its summed PSS, which falls short where programs outside the tree
+    map the same pages, and the largest resident set of any one process, which falls short where each process has other
+    pages (a memory-mapped dataset). The larger is taken. Pages of tmpfs are shared memory and left out.
+    """
+    shares: dict[tuple[str, ...], int] = defaultdict(int)
+    largest: dict[tuple[str, ...], int] = defaultdict(int)
+    for text in texts:
+        for offset, device, inode, path, rss, pss, anonymous in _MAPPED_FILE.findall(text):
+            if device in _tmpfs_devices() or path.startswith(_NAMELESS_SHARED_MEMORY):
+                continue
+            mapping, copied = (device, inode, offset), int(anonymous)  # pages written to are anonymous by now
+            shares[mapping] += max(0, int(pss) - copied)
+            largest[mapping] = max(largest[mapping], int(rss) - copied)
+    return 1024 * sum(max(share, largest[mapping]) for mapping, share in shares.items())
+
+
+@cache
+def _tmpfs_devices() -> frozenset[str]:
+    """Devices of mounted tmpfs as smaps writes them, "00:1a"."""
+    found = set()
+    for line in _text("/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split(" ")[0] in ("tmpfs", "devtmpfs"):
+            major, minor = map(int, before.split()[2].split(":"))
+            found.add(f"{major:02x}:{minor:02x}")
+    return frozenset(found)
 
 
 def parse_rollup(text: str) -> dict[str, int]:

@@ -46,8 +46,8 @@ class Memory:
     """Memory of the whole process tree of a run, in bytes.
 
     Attributes:
-        peak_pss_bytes: Highest cost seen: proportional set size plus batches in flight in shared memory that no
-            process maps. This is what ranks.
+        peak_pss_bytes: Highest cost seen: the proportional set size that the tree would have if it ran alone, plus
+            batches in flight in shared memory that no process maps. This is what ranks.
         peak_rss_bytes: Highest sum of resident set sizes; counts a shared page once per process.
         peak_shm_bytes: Most shared memory held for batches in flight.
         anonymous_bytes: Anonymous part at the last exact reading.
