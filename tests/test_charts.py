@@ -144,6 +144,12 @@ def test_the_front_is_what_nothing_beats_in_both():
     assert info.summary == "along the front, 300 MB more memory buys 3.0 times the rate"
 
 
+def test_of_one_settings_nothing_is_said_to_be_fastest_or_smallest():
+    assert views.memory_info(made_up.results(trial(settings(0), 100))).summary == ""
+    better = made_up.results(trial(settings(0), 100, megabytes=100), trial(settings(2, 2), 90, megabytes=200))
+    assert views.memory_info(better).summary == "0 workers is both fastest and smallest"
+
+
 def test_the_price_of_speed_is_not_stated_flatly_where_the_intervals_leave_it_open():
     close = made_up.results(trial(settings(0), 100, megabytes=100), trial(settings(2, 2), 103, megabytes=200))
     assert views.memory_info(close).summary.endswith("1.03 times the rate, which their intervals leave open")

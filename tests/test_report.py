@@ -69,6 +69,14 @@ def test_the_report_holds_recommendation_numbers_table_reasons_and_provenance(pa
         assert words in page.text, words
 
 
+def test_a_single_start_is_not_given_an_interval_between_starts():
+    settings = made_up.settings(2, 2)
+    text = Page(report.render(made_up.results(made_up.TrialResult(settings, (made_up.run(settings, 100),))))).text
+    assert "samples/s in one start" in text
+    assert "in processes of its own, once." in text
+    assert "how far separate starts lie apart was not seen" in text
+
+
 def test_the_report_draws_every_chart_in_both_themes_and_keeps_a_picture_for_pages_without_scripts(page):
     drawn = json.loads(page.blocks["wb-figures"])
     assert set(drawn) == {"throughput", "memory", "heatmap", "first_batch"}

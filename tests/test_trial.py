@@ -27,6 +27,7 @@ from workbench.loaders.settings import LoaderSettings
 from workbench.measure import plan, probing
 from workbench.measure.plan import limits_of
 from workbench.measure.probing import ASSURED_BATCHES
+from workbench.measure.stream import why_empty
 from workbench.measure.trial import TrialPlan, TrialServer, measure
 
 QUICK = TrialPlan(
@@ -296,6 +297,18 @@ def test_an_empty_loader_says_why():
     loader = DataLoader(TensorDataset(torch.arange(3.0)), batch_size=8, drop_last=True)
     with TrialServer(loader) as server, pytest.raises(ProbeError, match="no batch"):
         server.probe()
+
+
+@pytest.mark.parametrize(
+    ("samples", "more", "told"),
+    [
+        (0, {}, "holds 0 samples; give it some"),
+        (3, {"drop_last": True}, "take a smaller batch_size or drop_last=False"),
+        (3, {"sampler": []}, "its sampler takes none"),
+    ],
+)
+def test_why_a_loader_is_empty_names_a_way_out(samples, more, told):
+    assert told in why_empty(DataLoader(TensorDataset(torch.zeros(samples)), batch_size=8, **more))
 
 
 class Endless(IterableDataset):

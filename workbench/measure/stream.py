@@ -189,9 +189,12 @@ def why_empty(loader: Any) -> str:
     with contextlib.suppress(Exception):
         size = len(loader.dataset)
     if size is None:
-        return "the loader yields no batch at all"
-    last = " and drop_last=True drops the only one, which is not full" if getattr(loader, "drop_last", False) else ""
-    return f"the loader yields no batch: its dataset holds {size} samples{last}"
+        return "the loader yields no batch at all: give one that does"
+    why = f"the loader yields no batch: its dataset holds {size} samples"
+    if size and getattr(loader, "drop_last", False):
+        why = f"{why} and drop_last=True drops the only one, which is not full"
+        return f"{why}; take a smaller batch_size or drop_last=False"
+    return f"{why}; give it some" if not size else f"{why}, of which its sampler takes none"
 
 
 def _length(loader: Any) -> int | None:

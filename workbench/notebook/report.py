@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import datetime, timezone
 from html import escape
 from importlib import resources
@@ -128,8 +129,9 @@ def _numbers(results: Results) -> str:
         if estimate
         else formatting.UNKNOWN
     )
+    told = estimate is not None and math.isfinite(estimate.high) and not estimate.in_run_only
     shown = (
-        (rate.replace("  ", " "), "samples/s, 95 % interval"),
+        (rate.replace("  ", " "), "samples/s, 95 % interval" if told else "samples/s in one start"),
         (format_bytes(best.peak_pss_bytes), "peak memory, shared pages counted once"),
         (formatting.seconds(best.first_batch_seconds), "to the first batch"),
         (formatting.seconds(best.epoch_edge_seconds), "between epochs"),
@@ -199,10 +201,15 @@ def _provenance(results: Results) -> str:
 
 def _how_measured(results: Results) -> str:
     starts = sorted(len(trial.runs) for trial in results.trials if trial.status == "ok")
-    span = f"{starts[0]} to {starts[-1]}" if starts[0] != starts[-1] else str(starts[0])
+    span = f"{starts[0]} to {starts[-1]} times" if starts[0] != starts[-1] else f"{starts[0]} times"
+    often = "once" if starts[-1] == 1 else span
+    apart = (
+        "how far separate starts lie apart was not seen."
+        if starts[-1] == 1
+        else "the interval covers how far separate starts lie apart, which is more than one start alone would show."
+    )
     return (
-        f"Each settings below ran in processes of its own, {span} times. A start's rate counts steady windows only; "
-        "the interval covers how far separate starts lie apart, which is more than one start alone would show."
+        f"Each settings below ran in processes of its own, {often}. A start's rate counts steady windows only; {apart}"
     )
 
 

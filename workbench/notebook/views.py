@@ -213,7 +213,7 @@ def memory_info(results: Results, limit_bytes: int | None = None, earlier: Resul
         limit_bytes if limit_bytes is not None else results.options.get("memory_limit_bytes"),
         pareto(points(earlier)) if earlier else (),
         earlier.name if earlier else "",
-        _memory_summary(front),
+        _memory_summary(front, sum(point.measured for point in placed)),
     )
 
 
@@ -350,8 +350,8 @@ def _throughput_summary(every: tuple[Point, ...], measured: list[Point], recomme
     return told + (f"; {waiting} of {len(every)} were not run" if waiting else "")
 
 
-def _memory_summary(front: tuple[Point, ...]) -> str:
-    if not front:
+def _memory_summary(front: tuple[Point, ...], measured: int) -> str:
+    if measured < 2:
         return ""
     least, most = front[0], front[-1]
     if least is most:
