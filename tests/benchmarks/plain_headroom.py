@@ -65,25 +65,21 @@ def _step_rate(question: Question) -> float:
 
 
 def _loop_rate(question: Question) -> float:
-    """Batches per second of a training loop, over whole rounds of the workers."""
+    """Batches per second of a training loop, which holds a batch until it has the next one, over whole rounds."""
     loader, step = _loader(question), lab.step(**question.step)
     round_ = max(1, question.num_workers)
-    batches = itertools.chain.from_iterable(itertools.repeat(loader))
-    warm, steps = time.perf_counter() + WARMUP_SECONDS, 0
-    while time.perf_counter() < warm or steps < 4 * round_ or steps % round_:
-        _take(step, next(batches))
+    begun, warmed_up, steps = time.perf_counter(), False, 0
+    for batch in itertools.chain.from_iterable(itertools.repeat(loader)):
+        step(step.to_device(batch) if step.to_device is not None else batch)
         steps += 1
-    step.synchronize()
-    begun, steps = time.perf_counter(), 0
-    while steps < LEAST_ROUNDS * round_ or time.perf_counter() - begun < SECONDS or steps % round_:
-        _take(step, next(batches))
-        steps += 1
+        seconds = time.perf_counter() - begun
+        if not warmed_up and seconds >= WARMUP_SECONDS and steps >= 4 * round_ and steps % round_ == 0:
+            step.synchronize()
+            begun, warmed_up, steps = time.perf_counter(), True, 0
+        elif warmed_up and seconds >= SECONDS and steps >= LEAST_ROUNDS * round_ and steps % round_ == 0:
+            break
     step.synchronize()
     return steps / (time.perf_counter() - begun)
-
-
-def _take(step: Any, batch: Any) -> None:
-    step(step.to_device(batch) if step.to_device is not None else batch)
 
 
 if __name__ == "__main__":
