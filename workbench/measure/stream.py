@@ -192,9 +192,9 @@ def why_empty(loader: Any) -> str:
         return "the loader yields no batch at all: give one that does"
     why = f"the loader yields no batch: its dataset holds {size} samples"
     if size and getattr(loader, "drop_last", False):
-        why = f"{why} and drop_last=True drops the only one, which is not full"
-        return f"{why}; take a smaller batch_size or drop_last=False"
-    return f"{why}; give it some" if not size else f"{why}, of which its sampler takes none"
+        drops = "drop_last=True drops the only batch, which is not full"
+        return f"{why} and {drops}; take a smaller batch_size or drop_last=False"
+    return f"{why}; give it some" if not size else f"{why} and its sampler takes none; give it one that does"
 
 
 def _length(loader: Any) -> int | None:

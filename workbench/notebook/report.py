@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from datetime import datetime, timezone
 from html import escape
 from importlib import resources
@@ -12,6 +11,7 @@ from typing import Any
 
 from workbench.errors import ExportError
 from workbench.machine import format_bytes
+from workbench.measure.statistics import RateEstimate
 from workbench.notebook import formatting, palette, still, tables
 from workbench.notebook.charts import VIEWS
 from workbench.notebook.evidence import best_trial, recommendation_box, recommendation_text, starts_table
@@ -129,15 +129,20 @@ def _numbers(results: Results) -> str:
         if estimate
         else formatting.UNKNOWN
     )
-    told = estimate is not None and math.isfinite(estimate.high) and not estimate.in_run_only
     shown = (
-        (rate.replace("  ", " "), "samples/s, 95 % interval" if told else "samples/s in one start"),
+        (rate.replace("  ", " "), f"samples/s{_over(estimate)}"),
         (format_bytes(best.peak_pss_bytes), "peak memory, shared pages counted once"),
         (formatting.seconds(best.first_batch_seconds), "to the first batch"),
         (formatting.seconds(best.epoch_edge_seconds), "between epochs"),
     )
     boxes = "".join(f"<div><b>{escape(value)}</b><span>{escape(meaning)}</span></div>" for value, meaning in shown)
     return f'<div class="wb-numbers">{boxes}</div>'
+
+
+def _over(estimate: RateEstimate | None) -> str:
+    if estimate is None:
+        return ""
+    return " in one start" if estimate.starts == 1 else ", 95 % interval"
 
 
 def _themed(view: Any, results: Any) -> dict[str, Any]:
@@ -201,16 +206,12 @@ def _provenance(results: Results) -> str:
 
 def _how_measured(results: Results) -> str:
     starts = sorted(len(trial.runs) for trial in results.trials if trial.status == "ok")
-    span = f"{starts[0]} to {starts[-1]} times" if starts[0] != starts[-1] else f"{starts[0]} times"
-    often = "once" if starts[-1] == 1 else span
-    apart = (
-        "how far separate starts lie apart was not seen."
-        if starts[-1] == 1
-        else "the interval covers how far separate starts lie apart, which is more than one start alone would show."
-    )
-    return (
-        f"Each settings below ran in processes of its own, {often}. A start's rate counts steady windows only; {apart}"
-    )
+    told = "Each settings below ran in processes of its own, {}. A start's rate counts steady windows only; {}."
+    if starts[-1] == 1:
+        return told.format("once", "how far separate starts lie apart was not seen")
+    span = f"{starts[0]} to {starts[-1]}" if starts[0] != starts[-1] else str(starts[0])
+    apart = "the interval covers how far separate starts lie apart, which is more than one start alone would show"
+    return told.format(f"{span} times", apart)
 
 
 def _probe_facts(probe: Any) -> list[tuple[str, str]]:
