@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import queue
 import threading
@@ -220,6 +221,32 @@ def test_what_waits_at_the_start_of_a_short_epoch_is_counted_so_that_slow_batche
 def test_a_loader_that_tells_a_wrong_length_is_measured_all_the_same(told):
     mode, seen = windows_of(ShortEpochs(200, banked=20, told=told))
     assert mode == "steady" and len(seen) == 6
+
+
+class LateNowAndThen(Iterator):
+    """Every 24th batch is late, and the 23 that follow it have come before it."""
+
+    taken = 0
+
+    def __next__(self):
+        batch = super().__next__()
+        self._task_info = {task: (0, None) for task in range(23 - self.taken % 24)}
+        self.taken += 1
+        return batch
+
+
+class LoaderWithLateOnes(ShortEpochs):
+    def __iter__(self):
+        return LateNowAndThen(self.batches, self.banked)
+
+
+def test_a_window_counts_what_was_handed_over_in_it_and_not_what_a_late_batch_had_held_back():
+    _, seen = windows_of(LoaderWithLateOnes(2000, banked=0), most=12)
+    ends = [ended for _, ended, _ in seen]
+    handed_over = [ended + 23 - (ended - 1) % 24 for ended in ends]
+    counted = [batches for *_, batches in seen[1:]]
+    assert counted == [later - sooner for sooner, later in itertools.pairwise(handed_over)]
+    assert counted != [later - sooner for sooner, later in itertools.pairwise(ends)] and min(counted) > 0
 
 
 class OneIsLate(Dataset):

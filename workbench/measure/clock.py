@@ -29,6 +29,7 @@ class Clock:
         self.waited_seconds = 0.0
         self._paused_seconds = 0.0
         self._rate = 0.0
+        self._held_back = 0
 
     def warm_up(self) -> None:
         """Discards the queue and one round, at least `warmup_seconds`, at most `max_measure_seconds`.
@@ -115,7 +116,9 @@ class Clock:
             self._end_epoch()
         if stream.epochs_ended and stream.in_epoch <= self._round + self._queue:
             self._begin_epoch()
-        return stream.take()[0]
+        opened = stream.take()[0]
+        self._held_back = stream.held_back()
+        return opened
 
     def _begin_epoch(self) -> None:
         """Uses up what early workers banked while the others started.
@@ -137,7 +140,12 @@ class Clock:
             stream.take()
 
     def _window(self, opened: float) -> tuple[float, float, int, int] | None:
-        """A stretch of whole rounds from the last arrival; None when the epoch ran out inside it."""
+        """A stretch of whole rounds from the last arrival; None when the epoch ran out inside it.
+
+        What it counts is what was handed over in it. A batch that is late holds others back, which then come all at
+        once: a stretch of one second over four workers of eight batches each, of which one is late by half a second now
+        and then, takes up to twice as many batches as were handed over in it, or none.
+        """
         stream, least, rounds = self._stream, self._plan["window_seconds"], self._round
         samples, batches = stream.samples, 0
         arrivals = []
@@ -149,9 +157,12 @@ class Clock:
             arrivals.append(arrived)
             whole = batches % rounds == 0
             if whole and arrived - opened >= least and (batches >= ROUNDS_PER_WINDOW * rounds or self._long(opened)):
-                break
+                handed = batches + stream.held_back() - self._held_back
+                if handed > 0:
+                    break
         self._keep(opened, arrivals)
-        return opened, arrived - opened, batches, stream.samples - samples
+        self._held_back += handed - batches
+        return opened, arrived - opened, handed, round((stream.samples - samples) * handed / batches)
 
     def _long(self, opened: float) -> bool:
         return time.perf_counter() - opened >= self._plan["max_measure_seconds"] / ROUNDS_PER_WINDOW

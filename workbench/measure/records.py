@@ -24,8 +24,9 @@ class Window:
     Attributes:
         at_seconds: CLOCK_MONOTONIC when the window opened.
         seconds: Length of the window.
-        batches: Batches that arrived after the opening one, up to and including the closing one.
-        samples: Samples in those batches.
+        batches: Batches that were handed over after the opening one, up to and including the closing one, also those
+            that were still held back by one due before them.
+        samples: Samples in those batches; those held back are taken to be of the window's mean size.
         foreign_cores: Cores that other programs used meanwhile, on average; None when it could not be read.
     """
 

@@ -112,7 +112,11 @@ class Stream:
         They wait in the queue of the workers, behind the thread that pins, or for one that is due before them.
         """
         queued = self._queued()
-        return None if queued is None else queued + sum(len(task) > 1 for task in self.iterator._task_info.values())
+        return None if queued is None else queued + self.held_back()
+
+    def held_back(self) -> int:
+        """Batches that this process has been handed and that wait for one that is due before them."""
+        return sum(len(task) > 1 for task in getattr(self.iterator, "_task_info", {}).values())
 
     def is_full(self) -> bool | None:
         """Whether everything that workers were asked for is finished; None as for `banked`."""
