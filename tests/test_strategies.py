@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import workbench.tuning.engine as engine
-from tests.benchmarks.replay import Oracle, ReplayServer, computed, computed_oracles
+from tests.benchmarks.replay import Oracle, Record, ReplayServer, computed, computed_oracles, oracle_from_json
 from tests.scripted import ScriptedServer, factory, probe_of, run_of
 from workbench import lab
 from workbench.errors import SettingsError
@@ -454,11 +454,21 @@ def test_slow_batches_are_a_tail_where_they_cost_and_were_long_in_every_start():
 
 
 def test_an_oracle_is_read_back_as_it_was_written():
-    from tests.benchmarks.replay import oracle_from_json
-
     oracle = next(computed_oracles(SPACE.settings()))
 
     assert oracle_from_json(oracle.to_json()) == oracle and isinstance(oracle, Oracle)
+
+
+def test_what_a_pick_loses_is_said_by_rounds_that_did_not_choose_what_may_be_best():
+    rates = {W4: (130, 120, 125, 100, 104, 96), W2: (100, 100, 100, 100, 96, 104), W0: (50, 50, 50)}
+    records = {one: Record(one, tuple(r), tuple(range(len(r)))) for one, r in rates.items()}
+    oracle = replace(next(computed_oracles(SPACE.settings())), records=records)
+    judge = oracle_from_json(replace(oracle, judged_from=3).to_json())
+
+    assert oracle.regret(W2) > 0.08
+    assert judge.regret(W2) == pytest.approx(statistics.fmean([0, 1 - 96 / 104, 1 - 104 / 96]))
+    assert judge.regret_error(W2) == pytest.approx(statistics.stdev([0, 1 - 96 / 104, 1 - 104 / 96]) / 3**0.5)
+    assert judge.regret(W0) == pytest.approx(statistics.fmean([1 - 50 / 130, 1 - 50 / 120, 1 - 50 / 125]))
 
 
 @pytest.mark.parametrize("strategy", ["race", "forecast"])

@@ -83,6 +83,8 @@ class Oracle:
         records: One a settings.
         probe_seconds: Starting the trial server and probing.
         current: The user's settings.
+        judged_from: The first of the rounds in which only what was picked or may be best was started, chosen by the
+            rounds before; 0 where there are none.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Oracle:
     records: dict[LoaderSettings, Record] = field(default_factory=dict)
     probe_seconds: float = 2.0
     current: LoaderSettings = field(default_factory=LoaderSettings)
+    judged_from: int = 0
 
     @property
     def right(self) -> list[Record]:
@@ -104,13 +107,19 @@ class Oracle:
         """The highest true rate."""
         return max(record.rate for record in self.right)
 
+    @property
+    def last_round(self) -> int:
+        """The latest in which anything was started."""
+        return max((round_ for record in self.right for round_ in record.rounds), default=-1)
+
     def regret(self, settings: LoaderSettings | None) -> float:
         """Share of the best rate that these settings lose; 1 for none, and for settings with wrong data.
 
         The highest of many measured means lies above every true rate, so that a pick among equals would seem to lose
         what luck gave another. Where starts were alternated, the best is therefore chosen from all rounds but one, and
         both are rated in that one, side by side; the mean over rounds says what the pick loses (cross-validation:
-        Stone 1974, "Cross-validatory choice and assessment of statistical predictions"). It can lie below 0.
+        Stone 1974, "Cross-validatory choice and assessment of statistical predictions"). It can lie below 0. Rounds by
+        which finalists were chosen are among those held out only for settings that were in no round after them.
         """
         record = self._right_record(settings)
         if record is None:
@@ -120,14 +129,15 @@ class Oracle:
     def regret_error(self, settings: LoaderSettings | None) -> float:
         """Standard error of that regret over rounds; 0 where there are no rounds."""
         record = self._right_record(settings)
-        if record is None or len(record.rounds) < 2:
-            return 0.0
-        return statistics.stdev(self._lost(record)) / len(record.rounds) ** 0.5
+        lost = self._lost(record) if record is not None and record.rounds else []
+        return statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else 0.0
 
     def _lost(self, record: Record) -> list[float]:
         """Share of the best rate that these settings lose, in each round in which they were started."""
-        lost = []
+        lost, judging = [], max(record.rounds) >= self.judged_from
         for held_out, rate in zip(record.rounds, record.rates, strict=True):
+            if judging and held_out < self.judged_from:
+                continue
             best = self._best_without(held_out)
             lost.append(1 - rate / best.rate_in(held_out) if best is not None else 0.0)
         return lost
@@ -172,6 +182,7 @@ def oracle_from_json(data: dict[str, Any]) -> Oracle:
         values = found | {"settings": settings, "rates": tuple(found["rates"]), "rounds": tuple(found["rounds"])}
         records[settings] = Record(**values | {"batch_seconds": tuple(seconds) if seconds else None})
     known = {name: data[name] for name in ("name", "kind", "samples", "cores", "probe_seconds")}
+    known["judged_from"] = data.get("judged_from", 0)
     current = LoaderSettings.from_dict(data["current"])
     return Oracle(**known, probe=probe_from_json(dict(data["probe"])), records=records, current=current)
 

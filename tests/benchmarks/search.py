@@ -6,12 +6,13 @@
     python tests/benchmarks/search.py --replay oracle.json       # searches in virtual time over what was kept
     python tests/benchmarks/search.py --computed                 # the same over loaders whose truth is a formula
 
-The oracle starts every settings of the space five times, alternating. After the searches, what they picked and what may
-be best is started in turn up to ten times more: these starts decide between equals, and while the machine is as it was
-for the searches. For each strategy and rival, in the same run: seconds used (wall time from the first line to the
-answer), that as a share of the exhaustive cost (the tutorial's protocol: 20 warm-up and 200 measured batches for every
-settings, with its start and end), regret of the pick with its standard error (share of the best rate that it loses:
-`Oracle.regret` says how the luck of the highest mean is kept out of it), and what rate was stated against the oracle's.
+The oracle starts every settings of the space five times, alternating. After the searches, what they picked and what
+may be best is started in turn up to sixteen times more. These starts alone say what a pick loses: the five before have
+chosen what may be best, and these see the machine as it was for the searches. For each strategy and rival, in the same
+run: seconds used (wall time from the first line to the answer), that as a share of the exhaustive cost (the tutorial's
+protocol: 20 warm-up and 200 measured batches for every settings, with its start and end), regret of the pick with its
+standard error (share of the best rate that it loses; `Oracle.regret` says how luck of the highest mean is kept out),
+and what rate was stated against the oracle's.
 
 Rivals: rules that need no measurement; Optuna's TPE over the same trial function, stopped at the race's seconds; and
 loadtune, where it is installed and the loader is one it can rebuild (a map-style dataset).
@@ -50,12 +51,14 @@ from workbench.tuning.sweep import Sweep
 
 STRATEGIES = ("race", "forecast", "guided")  # a grid costs more than the oracle itself; --strategies can name it
 ORACLE_STARTS, QUICK_STARTS = 5, 3
-MORE_STARTS = 10  # at most, of each finalist ...
+MORE_STARTS = 16  # at most, of each finalist ...
 FEWEST_MORE_STARTS = 4  # ... and at least
-MOST_FINALISTS = 6  # by the oracle; what was picked comes on top
+MOST_FINALISTS = 4  # by the oracle; what was picked comes on top ...
+FAR_BELOW = 0.25  # ... unless it loses more than this, which luck cannot turn
 ORACLE_SECONDS, MOST_ORACLE_SECONDS = 0.6, 2.5  # of windows, in each start ...
 ORACLE_BATCHES = 16  # ... that hold about so many batches
-RESOLVED = 0.007  # standard error of what finalists lose, the median of them, at which they need not be started on
+NOISY = 0.05  # relative standard deviation between starts from which on finalists have the most seconds in each
+RESOLVED = 0.01  # standard error of what picks lose, the largest, at which finalists need not be started on
 SURELY_BELOW = 0.01  # a settings that loses less than this is a finalist, however surely it loses it
 TPE_SEED = 0
 
@@ -142,25 +145,30 @@ def record(name: str, loader: Loader, space: SearchSpace, starts: int) -> Oracle
 
 
 def judged(oracle: Oracle, make: Any, picks: Sequence[LoaderSettings]) -> Oracle:
-    """The oracle with more starts, alternated, of what may be best: until it is known what a pick loses, or enough."""
-    may_be, _ = _may_be_best(oracle.right)
-    leaders = sorted(may_be, key=lambda one: -oracle.records[one].rate)[:MOST_FINALISTS]
-    finalists = list(dict.fromkeys([*leaders, *(one for one in picks if one in may_be)]))
-    records, round_ = dict(oracle.records), 1 + max(max(record.rounds) for record in oracle.right)
-    with TrialServer(make) as server:
-        seconds = _oracle_seconds(server.probe(), server.cores)
-        server.run(oracle.current, _oracle_plan(0, seconds, first=False))  # over cold files: not counted
-        for number in range(MORE_STARTS):
-            left, error = _may_be_best([records[one] for one in finalists])
-            if len(left) < 2 or (number >= FEWEST_MORE_STARTS and error < RESOLVED):
-                break
-            for one in _there_and_back(finalists, number):
-                run = server.run(one, _oracle_plan(round_ + number, seconds, first=False))
+    """The oracle with more starts, alternated, of picks and what may be best: until it is known what a pick loses."""
+    leaders = sorted(_may_be_best(oracle.right), key=lambda one: -oracle.records[one].rate)[:MOST_FINALISTS]
+    near = [one for one in picks if oracle.regret_at_most(one) < FAR_BELOW]
+    finalists, first_round = list(dict.fromkeys([*leaders, *near])), 1 + oracle.last_round
+    judge = replace(oracle, records=dict(oracle.records), judged_from=first_round)
+    spread = statistics.median(_relative_spread(oracle.records[one].rates) for one in leaders)
+    seconds = MOST_ORACLE_SECONDS if spread > NOISY else _oracle_seconds(oracle.probe, oracle.cores)
+    for round_ in range(first_round, first_round + MORE_STARTS):
+        enough = round_ >= first_round + FEWEST_MORE_STARTS
+        if enough and max(map(judge.regret_error, near), default=0.0) < RESOLVED:
+            break
+        with TrialServer(make) as server:  # another one a round: what it holds by chance is shared by all it starts
+            server.run(oracle.current, _oracle_plan(round_, ORACLE_SECONDS, first=False))  # not counted
+            for one in _there_and_back(finalists, round_):
+                run = server.run(one, _oracle_plan(round_, seconds, first=False))
                 if run.status == "ok" and run.windows:
-                    rates, rounds = records[one].rates, records[one].rounds
-                    rates, rounds = (*rates, mean_rate(run.windows)), (*rounds, round_ + number)
-                    records[one] = replace(records[one], rates=rates, rounds=rounds)
-    return replace(oracle, records=records)
+                    known = judge.records[one]
+                    rates, rounds = (*known.rates, mean_rate(run.windows)), (*known.rounds, round_)
+                    judge.records[one] = replace(known, rates=rates, rounds=rounds)
+    return judge
+
+
+def _relative_spread(rates: Sequence[float]) -> float:
+    return statistics.stdev(rates) / statistics.fmean(rates) if len(rates) > 1 else 0.0
 
 
 def _there_and_back(places: Sequence[Any], round_: int) -> Sequence[Any]:
@@ -180,7 +188,7 @@ class _Start:
         return self.run.status == "ok" and bool(self.run.windows)
 
 
-def _oracle_seconds(probe: Probe, cores: int) -> float:
+def _oracle_seconds(probe: Probe, cores: float) -> float:
     """Of windows, in each start: at least `ORACLE_BATCHES` as fast as all cores may bring them."""
     batch = (probe.batch_seconds or 0.0) / max(1, cores)
     return min(MOST_ORACLE_SECONDS, max(ORACLE_SECONDS, ORACLE_BATCHES * batch))
@@ -198,24 +206,21 @@ def _oracle_plan(number: int, seconds: float, first: bool) -> TrialPlan:
     )
 
 
-def _may_be_best(records: Sequence[Record]) -> tuple[list[LoaderSettings], float]:
+def _may_be_best(records: Sequence[Record]) -> list[LoaderSettings]:
     """Settings that no other one beats, round for round, by two standard errors of the difference.
 
-    Only those started in as many rounds as any. With the median of these standard errors, as shares of the rate.
+    Only those started in as many rounds as any.
     """
     most = max(len(record.rounds) for record in records)
     there = [record for record in records if len(record.rounds) == most]
     best = max(there, key=lambda record: record.rate)
-    left, errors = [best.settings], [0.0]
+    left = []
     for record in there:
-        if record is best:
-            continue
         lost = [1 - record.rate_in(round_) / best.rate_in(round_) for round_ in best.rounds if round_ in record.rounds]
         error = statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else math.inf
         if statistics.fmean(lost) < max(SURELY_BELOW, 2 * error):
             left.append(record.settings)
-            errors.append(error)
-    return left, statistics.median(errors)
+    return left
 
 
 def _record(settings: LoaderSettings, many: Sequence[_Start]) -> Record | None:

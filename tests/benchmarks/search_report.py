@@ -1,9 +1,17 @@
-"""What a search benchmark found, as text and as a picture."""
+"""What a search benchmark found, as text and as a picture.
+
+    python tests/benchmarks/search_report.py tests/benchmarks/search_runs/*.json [--picture search.html]
+
+says it of runs that were kept with `search.py --json`, one or several loaders each.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
@@ -95,3 +103,20 @@ def picture(rows: Sequence[Row], path: str) -> None:
 def _median(values: Any) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--picture", help="an HTML file")
+    chosen = parser.parse_args()
+    rows = [row for path in chosen.runs for row in json.loads(path.read_text())["rows"]]
+    for loader in dict.fromkeys(row["loader"] for row in rows):
+        print(said(loader, rows))
+    print(table(summary(rows)))
+    if chosen.picture:
+        picture(rows, chosen.picture)
+
+
+if __name__ == "__main__":
+    main()
