@@ -203,6 +203,12 @@ def test_axes_that_differ_between_batches_are_left_free():
     assert not [f for f in check_batch({"ids": torch.randint(0, 50, (4, 30))}, learnt).errors if f.kind == "shape"]
 
 
+def test_no_more_batches_are_looked_at_than_was_said():
+    batches = iter([{"ids": torch.zeros(4, length, dtype=torch.int64)} for length in (9, 9, 7, 5)])
+    assert learn_expectations(batches, most_batches=2).fields["ids"].shape == (None, 9)
+    assert [batch["ids"].shape[1] for batch in batches] == [7, 5]
+
+
 def test_ranges_get_room_where_little_was_seen_and_none_where_much_was():
     few = learn_expectations([{"label": torch.tensor([0, 3, 7]), "x": torch.tensor([-1.0, 0.0, 3.0])}])
     assert few.fields["label"].range == (0, 14) and few.fields["x"].range == (-5.0, 7.0)

@@ -126,6 +126,15 @@ def test_the_ready_factory_reads_the_same_samples_from_every_copy(prepared):
         assert (orders[0] == sorted(orders[0])) is not shuffle
 
 
+def test_the_ready_factory_draws_another_order_from_another_seed_and_drops_what_is_not_full(prepared):
+    orders = []
+    for seed in (1, 1, 2):
+        factory = layout_loader(prepared, transform=label, batch_size=16, shuffle=True, seed=seed, drop_last=True)
+        orders.append(torch.cat(list(LoaderSource.of(factory).build(LoaderSettings(layout="tar")))).tolist())
+    assert orders[0] == orders[1] != orders[2]
+    assert [len(order) for order in orders] == [32] * 3  # of 40
+
+
 def test_the_ready_factory_takes_names_with_folders_and_refuses_what_is_not_there(prepared, tmp_path):
     factory = layout_loader({"now": tmp_path / "copies" / "tar"}, transform=label)
     assert len(LoaderSource.of(factory).build(LoaderSettings(batch_size=8))) == 5

@@ -50,6 +50,13 @@ def test_checksum_is_blake2b(tmp_path):
     assert [(f.path, f.bytes, f.checksum) for f in manifest.files] == [("a.txt", 5, HELLO)]
 
 
+def test_a_manifest_that_is_not_to_be_written_leaves_the_folder_as_it_was(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"hello")
+    made = make_manifest(tmp_path, write=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and read_manifest(tmp_path) is None
+    assert made.digest() == make_manifest(tmp_path).digest() == read_manifest(tmp_path).digest()
+
+
 def test_digest_is_about_content_and_not_about_place_or_making(data, tmp_path):
     shutil.copytree(data, tmp_path / "copy")
     (tmp_path / "copy" / MANIFEST_NAME).unlink()

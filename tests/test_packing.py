@@ -157,6 +157,14 @@ def test_labels_for_models_that_shift_themselves_and_positions_that_go_on():
     assert rest["position_ids"][rest["input_ids"] == 1004].tolist() == [4]
 
 
+def test_the_ids_of_a_document_are_where_field_says():
+    plain = [{"text": "skipped", "ids": ids} for ids in documents([5, 2])]
+    rows = list(PackedStream(plain, 4, field="ids"))
+    assert sorted(tokens_of(rows)) == [1000, 1001, 1002, 1003, 1004, 2000, 2001]
+    with pytest.raises(SettingsError, match="'tokens'"):
+        list(PackedStream(plain, 4))
+
+
 def test_truncation_drops_what_the_report_says():
     rows = list(PackedStream(documents(CASE_LENGTHS), 8, overlong="truncate"))
     assert len(tokens_of(rows)) == 72 - packing_report(CASE_LENGTHS, 8, overlong="truncate").tokens_dropped

@@ -69,6 +69,10 @@ class Pipeline(Dataset):
         return self.transform(torch.ones(4))
 
 
+def step_of_20_ms(batch):
+    time.sleep(0.020)
+
+
 class Batched(Dataset):
     def __len__(self):
         return 4000
@@ -326,6 +330,12 @@ def test_stages_are_told_apart(server, settings):
     assert costs.samples_per_batch == 5 and costs.bytes_per_batch == 80 and costs.tensors_per_batch == 1
     assert (costs.hand_over is not None) == bool(settings)
     assert len(costs.worker_batches) == max(1, settings.get("num_workers", 0)) and min(costs.worker_batches) > 0
+
+
+def test_a_paced_loop_runs_the_step_on_every_batch():
+    with TrialServer(DataLoader(Pipeline(), batch_size=5, num_workers=1), step=step_of_20_ms) as running:
+        free, paced = (measure_stages(running, LoaderSettings(num_workers=1), 0.2, paced=on) for on in (False, True))
+    assert free.step_seconds is None and paced.step_seconds >= 0.020
 
 
 def test_items_fetched_in_batches_stay_so():
