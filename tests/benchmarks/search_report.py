@@ -1,6 +1,6 @@
 """What a search benchmark found, as text and as a picture.
 
-    python tests/benchmarks/search_report.py tests/benchmarks/search_runs/*.json [--picture search.html]
+    python tests/benchmarks/search_report.py kept/*.json [--picture search.html]
 
 says it of runs that were kept with `search.py --json`, one or several loaders each.
 """

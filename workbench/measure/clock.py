@@ -142,9 +142,10 @@ class Clock:
     def _window(self, opened: float) -> tuple[float, float, int, int] | None:
         """A stretch of whole rounds from the last arrival; None when the epoch ran out inside it.
 
-        What it counts is what was handed over in it. A batch that is late holds others back, which then come all at
-        once: a stretch of one second over four workers of eight batches each, of which one is late by half a second now
-        and then, takes up to twice as many batches as were handed over in it, or none.
+        What it counts is what was handed over in it, in whole rounds as well. A batch that is late holds others back,
+        which then come all at once: a stretch of one second over four workers of eight batches each, of which one is
+        late by half a second now and then, takes up to twice as many batches as were handed over in it, or none. Less
+        than a round is held back in every round, as the workers happen to finish.
         """
         stream, least, rounds = self._stream, self._plan["window_seconds"], self._round
         samples, batches = stream.samples, 0
@@ -157,7 +158,8 @@ class Clock:
             arrivals.append(arrived)
             whole = batches % rounds == 0
             if whole and arrived - opened >= least and (batches >= ROUNDS_PER_WINDOW * rounds or self._long(opened)):
-                handed = batches + stream.held_back() - self._held_back
+                more = stream.held_back() - self._held_back
+                handed = batches + rounds * round(more / rounds) if abs(more) >= rounds else batches
                 if handed > 0:
                     break
         self._keep(opened, arrivals)

@@ -25,7 +25,7 @@ class Window:
         at_seconds: CLOCK_MONOTONIC when the window opened.
         seconds: Length of the window.
         batches: Batches that were handed over after the opening one, up to and including the closing one, also those
-            that were still held back by one due before them.
+            that were still held back by one due before them; in whole rounds.
         samples: Samples in those batches; those held back are taken to be of the window's mean size.
         foreign_cores: Cores that other programs used meanwhile, on average; None when it could not be read.
     """
