@@ -133,10 +133,10 @@ class Oracle:
         return statistics.stdev(lost) / len(lost) ** 0.5 if len(lost) > 1 else 0.0
 
     def _lost(self, record: Record) -> list[float]:
-        """Share of the best rate that these settings lose, in each round in which they were started."""
-        lost, judging = [], max(record.rounds) >= self.judged_from
+        """Share of the best rate that these settings lose, in each round of theirs that judges."""
+        lost, first = [], self.judged_from if max(record.rounds) >= self.judged_from else 0
         for held_out, rate in zip(record.rounds, record.rates, strict=True):
-            if judging and held_out < self.judged_from:
+            if held_out < first:
                 continue
             best = self._best_without(held_out)
             lost.append(1 - rate / best.rate_in(held_out) if best is not None else 0.0)
@@ -181,8 +181,7 @@ def oracle_from_json(data: dict[str, Any]) -> Oracle:
         seconds = found["batch_seconds"]
         values = found | {"settings": settings, "rates": tuple(found["rates"]), "rounds": tuple(found["rounds"])}
         records[settings] = Record(**values | {"batch_seconds": tuple(seconds) if seconds else None})
-    known = {name: data[name] for name in ("name", "kind", "samples", "cores", "probe_seconds")}
-    known["judged_from"] = data.get("judged_from", 0)
+    known = {name: data[name] for name in ("name", "kind", "samples", "cores", "probe_seconds", "judged_from")}
     current = LoaderSettings.from_dict(data["current"])
     return Oracle(**known, probe=probe_from_json(dict(data["probe"])), records=records, current=current)
 
